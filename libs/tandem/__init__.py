@@ -1,0 +1,1 @@
+"""Tandem: multi-turn vision-language reinforcement learning on vLLM, FSDP and Ray."""
