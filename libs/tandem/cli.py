@@ -1,0 +1,36 @@
+"""The `tandem` command. Installed services add their subcommands by the entry-point group `tandem.commands`."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import entry_points
+
+import typer
+
+from tandem.types import UserError
+
+
+def build_app() -> typer.Typer:
+    """The root command with every installed subcommand; a Typer is a group, a function a single command."""
+    app = typer.Typer(name="tandem", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+    @app.callback()
+    def root() -> None:
+        """Post-train vision-language agents with reinforcement learning."""
+
+    for entry in sorted(entry_points(group="tandem.commands"), key=lambda entry: entry.name):
+        command = entry.load()
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=entry.name)
+        else:
+            app.command(entry.name, **getattr(command, "typer_settings", {}))(command)
+    return app
+
+
+def main() -> None:
+    """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    try:
+        build_app()()
+    except UserError as problem:
+        print(f"tandem: {problem}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,36 @@
+"""One frozen config tree for the whole run: a YAML recipe plus dotted overrides, every key known and checked."""
+
+from tandem.config.load import dump_yaml, load_recipe
+from tandem.config.tree import (
+    AlgoConfig,
+    CheckpointConfig,
+    ClusterConfig,
+    Config,
+    EngineConfig,
+    EnvConfig,
+    EvalConfig,
+    LearnerConfig,
+    LoraConfig,
+    ModelConfig,
+    ObsConfig,
+    RolloutConfig,
+    RunConfig,
+)
+
+__all__ = [
+    "AlgoConfig",
+    "CheckpointConfig",
+    "ClusterConfig",
+    "Config",
+    "EngineConfig",
+    "EnvConfig",
+    "EvalConfig",
+    "LearnerConfig",
+    "LoraConfig",
+    "ModelConfig",
+    "ObsConfig",
+    "RolloutConfig",
+    "RunConfig",
+    "dump_yaml",
+    "load_recipe",
+]
