@@ -10,13 +10,14 @@ from tandem.types.episode import (
     TrajectoryGroup,
     Turn,
 )
-from tandem.types.errors import DataCorrupt, StaleRequest, TandemError, Unavailable, UserError
+from tandem.types.errors import DataCorrupt, NotFound, StaleRequest, TandemError, Unavailable, UserError
 
 __all__ = [
     "AdapterRef",
     "ContextPolicy",
     "DataCorrupt",
     "FinishReason",
+    "NotFound",
     "PublishKind",
     "Sampling",
     "ShardRef",

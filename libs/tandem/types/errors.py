@@ -13,6 +13,10 @@ class StaleRequest(TandemError):
     """The request names a policy version the service is not at. The caller must look again before it asks again."""
 
 
+class NotFound(TandemError):
+    """What was asked for by name or version is not there."""
+
+
 class Unavailable(TandemError):
     """A service or engine is not there right now. Trying again later, or elsewhere, may work."""
 
