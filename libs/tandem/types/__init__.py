@@ -11,19 +11,25 @@ from tandem.types.episode import (
     Turn,
 )
 from tandem.types.errors import DataCorrupt, NotFound, StaleRequest, TandemError, Unavailable, UserError
+from tandem.types.service import AdapterLoaded, LearnerStatus, RolloutStatus, RolloutTask, TrainResult
 
 __all__ = [
+    "AdapterLoaded",
     "AdapterRef",
     "ContextPolicy",
     "DataCorrupt",
     "FinishReason",
+    "LearnerStatus",
     "NotFound",
     "PublishKind",
+    "RolloutStatus",
+    "RolloutTask",
     "Sampling",
     "ShardRef",
     "StaleRequest",
     "StopReason",
     "TandemError",
+    "TrainResult",
     "Trajectory",
     "TrajectoryGroup",
     "Turn",

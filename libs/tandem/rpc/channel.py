@@ -1,0 +1,60 @@
+"""One client call: protocol version in the metadata, a deadline, and Tandem's own exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable
+from typing import Any
+from uuid import uuid4
+
+import grpc
+
+from tandem.rpc.errors import from_rpc_error
+from tandem.rpc.interceptor import PROTOCOL, PROTOCOL_KEY
+from tandem.rpc.server import MAX_MESSAGE_BYTES
+
+METADATA = ((PROTOCOL_KEY, PROTOCOL),)
+OPTIONS = [
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 200),
+    ("grpc.max_reconnect_backoff_ms", 2000),
+]
+
+
+def new_request_id() -> str:
+    """Unique; make it once per intention and repeat it with every retry."""
+    return uuid4().hex
+
+
+class Peer:
+    """A channel to the service `name` at `address` (host:port)."""
+
+    def __init__(self, name: str, address: str) -> None:
+        self.name = f"{name} at {address}"
+        self.address = address
+        self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+
+    async def unary(self, method: Any, request: Any, timeout_s: float) -> Any:
+        """Call a method with one reply (the request may be a message or an iterator of messages)."""
+        return await self._mapped(method(request, timeout=timeout_s, metadata=METADATA))
+
+    async def stream(self, method: Any, request: Any, timeout_s: float) -> AsyncIterator[Any]:
+        """Call a method with a stream of replies; leaving the loop early cancels the call."""
+        call = method(request, timeout=timeout_s, metadata=METADATA)
+        try:
+            async for reply in call:
+                yield reply
+        except grpc.aio.AioRpcError as problem:
+            raise from_rpc_error(problem, self.name) from problem
+        finally:
+            call.cancel()
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self.channel.close()
+
+    async def _mapped(self, call: Awaitable[Any]) -> Any:
+        try:
+            return await call
+        except grpc.aio.AioRpcError as problem:
+            raise from_rpc_error(problem, self.name) from problem

@@ -1,0 +1,201 @@
+"""Clients of the three services: dataclasses in, dataclasses out, every call with a deadline in seconds."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Sequence
+
+from tandem.rpc import codec
+from tandem.rpc.channel import Peer, new_request_id
+from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as cpb
+from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2_grpc
+from tandem.rpc.gen.learner.v1 import learner_pb2 as lpb
+from tandem.rpc.gen.learner.v1 import learner_pb2_grpc
+from tandem.rpc.gen.rollout.v1 import rollout_pb2 as rpb
+from tandem.rpc.gen.rollout.v1 import rollout_pb2_grpc
+from tandem.types import (
+    AdapterLoaded,
+    AdapterRef,
+    LearnerStatus,
+    PublishKind,
+    RolloutStatus,
+    RolloutTask,
+    ShardRef,
+    TrainResult,
+    TrajectoryGroup,
+)
+
+SHORT_S = 30.0
+LONG_S = 600.0
+
+
+class RolloutClient:
+    """One rollout replica."""
+
+    def __init__(self, address: str) -> None:
+        self.peer = Peer("rollout", address)
+        self.stub = rollout_pb2_grpc.RolloutServiceStub(self.peer.channel)
+
+    async def rollout(self, task: RolloutTask, timeout_s: float = LONG_S) -> AsyncIterator[TrajectoryGroup]:
+        """Groups as they end, in any order."""
+        request = rpb.RolloutRequest(
+            request_id=new_request_id(),
+            policy_version=task.policy_version,
+            env=task.env,
+            seeds=task.seeds,
+            group_size=task.group_size,
+            sampling=codec.encode_sampling(task.sampling),
+            context=codec.encode_context(task.context),
+            max_turns=task.max_turns,
+            sampling_seed=task.sampling_seed,
+        )
+        async for reply in self.peer.stream(self.stub.Rollout, request, timeout_s):
+            yield codec.decode_group(reply.group)
+
+    async def load_adapter(self, adapter: AdapterRef, timeout_s: float = LONG_S) -> AdapterLoaded:
+        """Serve an adapter; version 0 with an empty url is the bare base model."""
+        request = rpb.LoadAdapterRequest(request_id=new_request_id(), adapter=codec.encode_adapter(adapter))
+        reply = await self.peer.unary(self.stub.LoadAdapter, request, timeout_s)
+        return AdapterLoaded(reply.policy_version, reply.sha256, reply.probe_logprob, reply.seconds)
+
+    async def sleep(self, timeout_s: float = LONG_S) -> bool:
+        """Free device memory; False where the engine has no sleep mode."""
+        return (await self.peer.unary(self.stub.Sleep, rpb.SleepRequest(request_id=new_request_id()), timeout_s)).freed
+
+    async def wake(self, timeout_s: float = LONG_S) -> None:
+        """Take device memory back."""
+        await self.peer.unary(self.stub.Wake, rpb.WakeRequest(request_id=new_request_id()), timeout_s)
+
+    async def status(self, timeout_s: float = SHORT_S) -> RolloutStatus:
+        """What the replica is, serves and has done."""
+        reply = await self.peer.unary(self.stub.GetStatus, rpb.GetStatusRequest(), timeout_s)
+        return RolloutStatus(
+            healthy=reply.healthy,
+            asleep=reply.asleep,
+            policy_version=reply.policy_version,
+            base_model=reply.base_model,
+            max_lora_rank=reply.max_lora_rank,
+            episodes_running=reply.episodes_running,
+            episodes_done=reply.episodes_done,
+            turns_done=reply.turns_done,
+            tokens_done=reply.tokens_done,
+        )
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self.peer.close()
+
+
+class LearnerClient:
+    """The learner, through rank 0."""
+
+    def __init__(self, address: str) -> None:
+        self.peer = Peer("learner", address)
+        self.stub = learner_pb2_grpc.LearnerServiceStub(self.peer.channel)
+
+    async def train_step(self, expected_version: int, groups: Sequence[TrajectoryGroup], timeout_s: float = LONG_S) -> TrainResult:
+        """Make one policy version of the groups."""
+        header = lpb.TrainStepHeader(request_id=new_request_id(), expected_version=expected_version, groups=len(groups))
+
+        def parts() -> Iterable[lpb.TrainStepRequest]:
+            yield lpb.TrainStepRequest(header=header)
+            for group in groups:
+                yield lpb.TrainStepRequest(group=codec.encode_group(group))
+
+        reply = await self.peer.unary(self.stub.TrainStep, parts(), timeout_s)
+        return TrainResult(reply.policy_version, dict(reply.metrics))
+
+    async def export(self, expected_version: int, kind: PublishKind, checkpoint_address: str, timeout_s: float = LONG_S) -> tuple[ShardRef, ...]:
+        """Have every rank send its shard to the checkpoint manager."""
+        request = lpb.ExportRequest(
+            request_id=new_request_id(),
+            expected_version=expected_version,
+            kind=codec.encode_kind(kind),
+            checkpoint_address=checkpoint_address,
+        )
+        reply = await self.peer.unary(self.stub.Export, request, timeout_s)
+        return tuple(codec.decode_shard(shard) for shard in reply.shards)
+
+    async def restore(self, adapter: AdapterRef, state: AdapterRef | None, timeout_s: float = LONG_S) -> int:
+        """Continue from published folders; the version the learner is then at."""
+        request = lpb.RestoreRequest(
+            request_id=new_request_id(),
+            adapter=codec.encode_adapter(adapter),
+            state=codec.encode_adapter(state) if state else None,
+        )
+        return (await self.peer.unary(self.stub.Restore, request, timeout_s)).policy_version
+
+    async def status(self, timeout_s: float = SHORT_S) -> LearnerStatus:
+        """What the learner is."""
+        reply = await self.peer.unary(self.stub.GetStatus, lpb.GetStatusRequest(), timeout_s)
+        return LearnerStatus(
+            policy_version=reply.policy_version,
+            world_size=reply.world_size,
+            base_model=reply.base_model,
+            trainable_parameters=reply.trainable_parameters,
+            adapter_config_json=reply.adapter_config_json,
+        )
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self.peer.close()
+
+
+class CheckpointClient:
+    """The checkpoint manager."""
+
+    def __init__(self, address: str) -> None:
+        self.peer = Peer("checkpoint manager", address)
+        self.stub = checkpoint_pb2_grpc.CheckpointServiceStub(self.peer.channel)
+
+    async def put_shard(self, shard: ShardRef, chunks: Iterable[bytes], timeout_s: float = LONG_S) -> ShardRef:
+        """Send one rank's shard, in chunks of at most 1 MiB."""
+
+        def parts() -> Iterable[cpb.PutShardRequest]:
+            yield cpb.PutShardRequest(header=cpb.ShardHeader(shard=codec.encode_shard(shard)))
+            for chunk in chunks:
+                yield cpb.PutShardRequest(chunk=chunk)
+
+        return codec.decode_shard((await self.peer.unary(self.stub.PutShard, parts(), timeout_s)).shard)
+
+    async def publish(
+        self,
+        kind: PublishKind,
+        version: int,
+        *,
+        world_size: int,
+        base_model: str,
+        adapter_config_json: str = "",
+        metadata_json: str = "{}",
+        timeout_s: float = LONG_S,
+    ) -> AdapterRef:
+        """Join the shards of one version and make the result visible."""
+        request = cpb.PublishRequest(
+            request_id=new_request_id(),
+            kind=codec.encode_kind(kind),
+            version=version,
+            world_size=world_size,
+            adapter_config_json=adapter_config_json,
+            base_model=base_model,
+            metadata_json=metadata_json,
+        )
+        return codec.decode_adapter((await self.peer.unary(self.stub.Publish, request, timeout_s)).adapter)
+
+    async def get(self, kind: PublishKind, version: int | None = None, timeout_s: float = SHORT_S) -> tuple[AdapterRef, str]:
+        """A published version (the latest when None) and the metadata it was published with."""
+        request = cpb.GetAdapterRequest(kind=codec.encode_kind(kind), version=version)
+        reply = await self.peer.unary(self.stub.GetAdapter, request, timeout_s)
+        return codec.decode_adapter(reply.adapter), reply.metadata_json
+
+    async def list(self, kind: PublishKind, timeout_s: float = SHORT_S) -> tuple[AdapterRef, ...]:
+        """All that is published of one kind, oldest first."""
+        reply = await self.peer.unary(self.stub.ListAdapters, cpb.ListAdaptersRequest(kind=codec.encode_kind(kind)), timeout_s)
+        return tuple(codec.decode_adapter(adapter) for adapter in reply.adapters)
+
+    async def delete(self, kind: PublishKind, version: int, timeout_s: float = SHORT_S) -> None:
+        """Remove one version."""
+        request = cpb.DeleteAdapterRequest(request_id=new_request_id(), kind=codec.encode_kind(kind), version=version)
+        await self.peer.unary(self.stub.DeleteAdapter, request, timeout_s)
+
+    async def close(self) -> None:
+        """Close the channel."""
+        await self.peer.close()

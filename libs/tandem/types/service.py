@@ -1,0 +1,66 @@
+"""What is asked of services, and what they say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from tandem.types.episode import ContextPolicy, Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutTask:
+    """Groups to play: one per seed, `group_size` trajectories each, under one policy version."""
+
+    env: str
+    seeds: tuple[int, ...]
+    group_size: int
+    policy_version: int
+    sampling: Sampling
+    context: ContextPolicy
+    max_turns: int
+    sampling_seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class AdapterLoaded:
+    """A replica's acknowledgement: it serves `policy_version`, and `probe_logprob` (nats) was seen under it."""
+
+    policy_version: int
+    sha256: str
+    probe_logprob: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutStatus:
+    """What a rollout replica is, serves and has done since its start."""
+
+    healthy: bool
+    asleep: bool
+    policy_version: int
+    base_model: str
+    max_lora_rank: int
+    episodes_running: int
+    episodes_done: int
+    turns_done: int
+    tokens_done: int
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """One optimizer step: the version it made and its figures by name."""
+
+    policy_version: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class LearnerStatus:
+    """What the learner is. `adapter_config_json` is PEFT's adapter_config.json for its adapter."""
+
+    policy_version: int
+    world_size: int
+    base_model: str
+    trainable_parameters: int
+    adapter_config_json: str
