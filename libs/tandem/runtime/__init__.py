@@ -1,6 +1,6 @@
 """Time, deadlines and retries: the only place in Tandem that sleeps or tries again."""
 
-from tandem.runtime.policy import Retry, deadline
+from tandem.runtime.policy import Retry, deadline, together
 from tandem.runtime.signals import until_signal
 
-__all__ = ["Retry", "deadline", "until_signal"]
+__all__ = ["Retry", "deadline", "together", "until_signal"]

@@ -47,3 +47,14 @@ class Retry:
                 await asyncio.sleep(wait)
                 wait = min(2 * wait, self.longest_wait_s)
         return await call()
+
+
+async def together(*calls: Awaitable[T]) -> list[T]:
+    """Results in order. The first failure cancels the others and is raised as itself, not in a group."""
+    tasks = [asyncio.ensure_future(call) for call in calls]
+    try:
+        return await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

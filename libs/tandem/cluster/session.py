@@ -1,0 +1,66 @@
+"""Join an existing Ray cluster, or start a local one for the length of a run."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import ray
+
+from tandem.config import ClusterConfig
+from tandem.obs import get_logger
+from tandem.types import UserError
+
+HEAD_MEM = "head_mem"  # custom resource that marks the high-memory head node
+log = get_logger(__name__)
+
+
+def _quiet() -> None:
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+
+
+@contextmanager
+def ray_session(config: ClusterConfig, bundles: int) -> Iterator[str]:
+    """Connect to Ray; yields the host that services bind to ("" means: each to its own node's address).
+
+    An address in the config or RAY_ADDRESS joins that cluster. Otherwise a local cluster starts, with one logical CPU
+    a bundle and the resource that marks the head, whatever this machine really has: two cores run the whole system.
+
+    Raises:
+        UserError: the cluster cannot be reached, or has fewer GPUs than `cluster.gpus` asks for.
+    """
+    _quiet()
+    address = config.address or os.environ.get("RAY_ADDRESS", "")
+    if address:
+        try:
+            ray.init(address=address, log_to_driver=False, configure_logging=False)
+        except (ConnectionError, ValueError) as problem:
+            raise UserError(f"cluster.address {address}: no Ray cluster answers there ({problem}); start one or clear it") from problem
+    else:
+        ray.init(
+            address="local",
+            num_cpus=max(2, round(bundles * config.cpus_per_worker) + 1),
+            resources={HEAD_MEM: 1},
+            include_dashboard=False,
+            log_to_driver=False,
+            configure_logging=False,
+            _temp_dir=os.environ.get("TANDEM_RAY_TEMP_DIR"),
+        )
+    try:
+        _check(config)
+        yield "" if address else "127.0.0.1"
+    finally:
+        ray.shutdown()
+
+
+def _check(config: ClusterConfig) -> None:
+    have = ray.cluster_resources()
+    gpus = int(have.get("GPU", 0))
+    if config.gpus > gpus:
+        raise UserError(f"cluster.gpus asks for {config.gpus} GPUs but this Ray cluster has {gpus}; lower it or add nodes")
+    if not have.get(HEAD_MEM):
+        raise UserError(
+            f"no node of this Ray cluster has the resource '{HEAD_MEM}'; start its head with --resources='{{\"{HEAD_MEM}\": 1}}'"
+        )

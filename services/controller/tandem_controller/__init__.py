@@ -1,0 +1,1 @@
+"""The controller: runs the training loop over rollout, learner and checkpoint manager."""

@@ -1,0 +1,69 @@
+"""All rollout replicas as one: play groups, load an adapter everywhere, sleep and wake together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from tandem.rpc.clients import RolloutClient
+from tandem.runtime import together
+from tandem.types import AdapterRef, RolloutTask, TandemError, TrajectoryGroup, UserError
+
+
+class Fleet:
+    """The rollout replicas at `addresses`."""
+
+    def __init__(self, addresses: Sequence[str]) -> None:
+        self.replicas = [RolloutClient(address) for address in addresses]
+
+    async def play(
+        self, task: RolloutTask, timeout_s: float, on_group: Callable[[TrajectoryGroup], None] = lambda group: None
+    ) -> list[TrajectoryGroup]:
+        """All groups of the task, ordered by seed; `on_group` sees each as it ends.
+
+        The seeds are dealt evenly to the replicas, which play at the same time.
+        """
+        groups: list[TrajectoryGroup] = []
+
+        async def ask(replica: RolloutClient, seeds: tuple[int, ...]) -> None:
+            async for group in replica.rollout(replace(task, seeds=seeds), timeout_s):
+                groups.append(group)
+                on_group(group)
+
+        shares = [task.seeds[index :: len(self.replicas)] for index in range(len(self.replicas))]
+        await together(*(ask(*pair) for pair in zip(self.replicas, shares, strict=True) if pair[1]))
+        if sorted(group.seed for group in groups) != sorted(task.seeds):
+            raise TandemError(f"asked for {len(task.seeds)} groups, {len(groups)} came back")
+        return sorted(groups, key=lambda group: group.seed)
+
+    async def load(self, adapter: AdapterRef) -> float:
+        """Have every replica serve `adapter`; the longest time that a replica took, in seconds.
+
+        Raises:
+            TandemError: a replica acknowledged other weights than asked for.
+        """
+        loaded = await together(*(replica.load_adapter(adapter) for replica in self.replicas))
+        for replica, answer in zip(self.replicas, loaded, strict=True):
+            if answer.policy_version != adapter.version or (adapter.url and answer.sha256 != adapter.sha256):
+                raise TandemError(f"{replica.peer.name} acknowledged version {answer.policy_version}, not {adapter.version}")
+        return max(answer.seconds for answer in loaded)
+
+    async def sleep(self) -> None:
+        """Free the device memory of all replicas."""
+        await together(*(replica.sleep() for replica in self.replicas))
+
+    async def wake(self) -> None:
+        """Take it back."""
+        await together(*(replica.wake() for replica in self.replicas))
+
+    async def check(self, base_model: str) -> None:
+        """Raise UserError unless every replica serves the given base model (by fingerprint)."""
+        for status, replica in zip(await together(*(r.status() for r in self.replicas)), self.replicas, strict=True):
+            if status.base_model != base_model:
+                raise UserError(
+                    f"{replica.peer.name} has base model {status.base_model[:12]}, the learner {base_model[:12]}; give both one folder"
+                )
+
+    async def close(self) -> None:
+        """Close the channels."""
+        await together(*(replica.close() for replica in self.replicas))
