@@ -1,0 +1,115 @@
+"""Training sequences -> learner logprobs of their completion tokens, in one forward with logits at those tokens only.
+
+Rows are padded on the right. Attention is causal, so no real token ever sees a pad and no mask is needed:
+
+    [prompt ....][completion][prompt ....][completion][pad pad]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
+
+from tandem.model.logprobs import mrope_positions
+from tandem.model.vision import EncodedImages
+
+
+@dataclass(frozen=True)
+class SequenceBatch:
+    """N rows of L columns with K completion tokens in all, row by row.
+
+    input_ids int64 [N, L]; position_ids int64 [4, N, L] (text, then temporal, height, width: M-RoPE); `rows` and
+    `columns` int64 [K]: where the hidden state that predicts each completion token stands; token_ids int64 [K];
+    image_tokens int64 [I]: rows of the encoded images' tokens, in order of the placeholders they fill.
+    """
+
+    input_ids: Tensor
+    position_ids: Tensor
+    rows: Tensor
+    columns: Tensor
+    token_ids: Tensor
+    image_tokens: Tensor
+
+    def to(self, device: torch.device) -> SequenceBatch:
+        """The same batch on a device."""
+        names = ("input_ids", "position_ids", "rows", "columns", "token_ids", "image_tokens")
+        return replace(self, **{name: getattr(self, name).to(device, non_blocking=True) for name in names})
+
+
+def build_sequences(
+    sequences: Sequence[tuple[Sequence[int], Sequence[str], Sequence[tuple[int, int]]]],
+    grids: Mapping[str, tuple[int, int]],
+    token_rows: Mapping[str, range],
+    image_id: int,
+    pad_id: int,
+) -> SequenceBatch:
+    """Pad sequences into tensors.
+
+    Args:
+        sequences: (ids, images, spans) of each row; a span is [start, stop) of a completion, with start >= 1.
+        grids: (height, width) in merged tokens of every image named.
+        token_rows: rows of every image named in the encoded images' tokens.
+        image_id: id of <|image_pad|>.
+        pad_id: any id that is not `image_id`.
+    Raises:
+        ValueError: a row's placeholders are not those of its images.
+    """
+    width = max(len(ids) for ids, _, _ in sequences)
+    input_ids = np.full((len(sequences), width), pad_id, dtype=np.int64)
+    positions = np.zeros((4, len(sequences), width), dtype=np.int64)
+    positions[0] = np.arange(width)
+    image_tokens: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
+    for row, (ids, images, _) in enumerate(sequences):
+        input_ids[row, : len(ids)] = ids
+        positions[1:, row, : len(ids)] = mrope_positions(ids, [grids[image] for image in images], image_id)
+        image_tokens.extend(np.asarray(token_rows[image]) for image in images)
+    spans = [(row, start, stop) for row, (_, _, found) in enumerate(sequences) for start, stop in found]
+    rows = np.repeat([row for row, _, _ in spans], [stop - start for _, start, stop in spans])
+    tokens = np.concatenate([np.arange(start, stop) for _, start, stop in spans])
+    return SequenceBatch(
+        input_ids=torch.from_numpy(input_ids),
+        position_ids=torch.from_numpy(positions),
+        rows=torch.from_numpy(rows),
+        columns=torch.from_numpy(tokens - 1),  # the column before a token predicts it
+        token_ids=torch.from_numpy(input_ids[rows, tokens]),
+        image_tokens=torch.from_numpy(np.concatenate(image_tokens)),
+    )
+
+
+def sequence_logprobs(
+    model: Any, batch: SequenceBatch, images: EncodedImages | None, *, temperature: float, forbidden: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Logprobs of the completion tokens as the engine samples them: tempered, forbidden ids at probability zero.
+
+    Args:
+        model: a `Qwen3VLForConditionalGeneration`, with or without LoRA.
+        images: what `batch.image_tokens` indexes; None for text-only rows.
+        temperature: > 0.
+        forbidden: int64 [F], ids never sampled (see `loading.forbidden_token_ids`).
+    Returns:
+        float32 [K] logprobs, and the detached float32 [K] entropy of each token's distribution, in nats.
+    """
+    encoded = None
+    if images is not None and batch.image_tokens.numel():
+        pooled, *deepstack = (level.index_select(0, batch.image_tokens) for level in images.leaves)  # each [I, D]
+        encoded = BaseModelOutputWithDeepstackFeatures(
+            pooler_output=(pooled,),  # type: ignore[arg-type]
+            deepstack_features=[(level,) for level in deepstack],  # type: ignore[misc]
+        )
+    hidden = model.model(
+        input_ids=batch.input_ids,
+        position_ids=batch.position_ids,
+        mm_encoder_outputs={"image": encoded} if encoded is not None else None,
+        use_cache=False,
+    ).last_hidden_state  # [N, L, D]
+    logits = model.lm_head(hidden[batch.rows, batch.columns]).float() / temperature  # [K, V]
+    logits = logits.index_fill(-1, forbidden, float("-inf"))
+    logprobs = torch.log_softmax(logits, dim=-1)  # [K, V]
+    entropy = torch.special.entr(logprobs.detach().exp()).sum(-1)
+    return logprobs.gather(-1, batch.token_ids[:, None]).squeeze(-1), entropy
