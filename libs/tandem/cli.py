@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 
 import typer
 
-from tandem.types import UserError
+from tandem.types import DataCorrupt, NotFound, TandemError, UserError
 
 
 def build_app() -> typer.Typer:
@@ -28,9 +28,9 @@ def build_app() -> typer.Typer:
 
 
 def main() -> None:
-    """Run the command line; a user's mistake is one line on stderr and exit code 2."""
+    """Run the command line. A mistake of the user's is one line on stderr and exit code 2, another known failure 1."""
     try:
         build_app()()
-    except UserError as problem:
-        print(f"tandem: {problem}", file=sys.stderr)
-        sys.exit(2)
+    except TandemError as problem:
+        sys.stderr.write(f"tandem: {problem}\n")
+        sys.exit(2 if isinstance(problem, UserError | NotFound | DataCorrupt) else 1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from tandem.config import Config
 from tandem.envs import tasks
@@ -50,6 +50,11 @@ def suites(config: Config) -> list[Suite]:
         Suite("held-out sampled", "heldout", wanted.heldout, min(1, wanted.samples), 1.0),
     ]
     return [suite for suite in rows if suite.tasks and suite.samples]
+
+
+def limited(suite: Suite, limit: int) -> Suite:
+    """The suite with at most `limit` tasks; 0 leaves it whole."""
+    return replace(suite, tasks=min(suite.tasks, limit)) if limit else suite
 
 
 async def evaluate(

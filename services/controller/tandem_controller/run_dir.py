@@ -43,11 +43,12 @@ class RunDir:
         partial.write_text("".join(json.dumps(row) + "\n" for row in kept))
         partial.replace(self.metrics)
 
-    def write_json(self, name: str, content: object) -> None:
-        """Write a small JSON file whole or not at all."""
-        partial = self.path / f"{name}.tmp"
-        partial.write_text(json.dumps(content, indent=2) + "\n")
-        partial.replace(self.path / name)
+
+def write_json(path: Path, content: object) -> None:
+    """Write a small JSON file whole or not at all."""
+    partial = path.with_name(f"{path.name}.tmp")
+    partial.write_text(json.dumps(content, indent=2) + "\n")
+    partial.replace(path)
 
 
 def open_run_dir(config: Config, resume: bool) -> RunDir:

@@ -1,0 +1,169 @@
+"""The training loop.
+
+    seeds -> fleet.play -> groups -> learner.train_step -> version + 1
+      ^                                                        |
+      '---- fleet.load <- checkpoints.publish <- learner.export'
+
+On shared GPUs the engines sleep while the learner trains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from tandem.config import Config
+from tandem.envs import tasks
+from tandem.rpc.clients import CheckpointClient, LearnerClient
+from tandem.types import AdapterRef, ContextPolicy, PublishKind, RolloutTask, Sampling, TrajectoryGroup
+from tandem_controller.evaluate import Suite, evaluate
+from tandem_controller.fleet import Fleet
+from tandem_controller.progress import Progress
+from tandem_controller.run_dir import RunDir
+
+SEEDS_PER_RUN_SEED = 10_000_000  # two run seeds never draw the same tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Services:
+    """What the loop talks to."""
+
+    fleet: Fleet
+    learner: LearnerClient
+    checkpoints: CheckpointClient
+    checkpoint_address: str
+    adapter_config_json: str
+    base_model: str
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where a run is: what a resume needs beside adapter and training state. `next_seed` starts the next step's tasks."""
+
+    version: int
+    next_seed: int
+
+
+@dataclass(slots=True)
+class Stopwatch:
+    """Seconds by phase of one step."""
+
+    seconds: dict[str, float] = field(default_factory=dict)
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """Add the body's time to a phase."""
+        start = time.perf_counter()
+        yield
+        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+
+
+async def start(services: Services, config: Config, resume: bool) -> Position:
+    """Bring learner and engines to one version: the base model's, or the last saved state's."""
+    position = Position(0, config.run.seed * SEEDS_PER_RUN_SEED)
+    adapter = AdapterRef(0, "", "", "base", services.base_model, 0)
+    if resume:
+        state, metadata = await services.checkpoints.get(PublishKind.STATE)
+        adapter, _ = await services.checkpoints.get(PublishKind.ADAPTER, state.version)
+        await services.learner.restore(adapter, state)
+        position = Position(state.version, json.loads(metadata)["next_seed"])
+    await services.fleet.load(adapter)
+    return position
+
+
+async def train(services: Services, config: Config, run: RunDir, position: Position, progress: Progress, stop: asyncio.Event) -> Position:
+    """Make policy versions until `run.steps`, an early end by `eval.stop_at`, or `stop`; the state is saved at the end."""
+    good = 0
+    while position.version < config.run.steps and not stop.is_set():
+        watch = Stopwatch()
+        position, row = await step(services, config, position, progress, watch)
+        last = position.version == config.run.steps or stop.is_set()
+        if config.eval.every and (position.version % config.eval.every == 0):
+            with watch.phase("eval"):
+                suite = Suite("fixed greedy", "fixed", config.eval.fixed, 1, 0.0)
+                result, _ = (await evaluate(services.fleet, config, position.version, [suite]))[suite.name]
+            row["eval_solve_rate"] = result.rate
+            good = good + 1 if result.rate >= config.eval.stop_at else 0
+        done = last or good >= 2
+        if done or position.version % config.checkpoint.state_every == 0:
+            with watch.phase("save"):
+                await save(services, position)
+        row |= {f"seconds/{name}": seconds for name, seconds in watch.seconds.items()}
+        run.log(row)
+        progress.step(row)
+        if done:
+            break
+    return position
+
+
+async def step(services: Services, config: Config, position: Position, progress: Progress, watch: Stopwatch) -> tuple[Position, dict]:
+    """One policy version: play, learn, publish, load."""
+    with watch.phase("generate"):
+        seeds = tasks.seeds(config.env.id, "train", config.rollout.groups_per_step, position.next_seed)
+        groups = await services.fleet.play(training_task(config, position, seeds), timeout_of(config), progress.group)
+    with watch.phase("train"):
+        await services.fleet.sleep()
+        result = await services.learner.train_step(position.version, groups)
+    with watch.phase("sync"):
+        adapter = await publish(services, PublishKind.ADAPTER, result.policy_version)
+        await services.fleet.wake()
+        await services.fleet.load(adapter)
+    row = {"version": result.policy_version, "time": time.time(), **result.metrics, **rollout_figures(groups)}
+    return Position(result.policy_version, seeds[-1] + 1), row
+
+
+async def save(services: Services, position: Position) -> None:
+    """Publish the learner's training state and the position beside it: what --resume continues from."""
+    await publish(services, PublishKind.STATE, position.version, json.dumps({"next_seed": position.next_seed}))
+
+
+async def publish(services: Services, kind: PublishKind, version: int, metadata_json: str = "{}") -> AdapterRef:
+    """Have every rank export its shard, and the checkpoint manager join them."""
+    shards = await services.learner.export(version, kind, services.checkpoint_address)
+    return await services.checkpoints.publish(
+        kind,
+        version,
+        world_size=len(shards),
+        base_model=services.base_model,
+        adapter_config_json=services.adapter_config_json if kind is PublishKind.ADAPTER else "",
+        metadata_json=metadata_json,
+    )
+
+
+def training_task(config: Config, position: Position, seeds: list[int]) -> RolloutTask:
+    """What to ask the fleet for."""
+    rollout = config.rollout
+    return RolloutTask(
+        env=config.env.id,
+        seeds=tuple(seeds),
+        group_size=rollout.group_size,
+        policy_version=position.version,
+        sampling=Sampling(rollout.temperature, rollout.top_p, rollout.max_tokens),
+        context=ContextPolicy(config.env.window),
+        max_turns=config.env.max_turns,
+        sampling_seed=config.run.seed,
+    )
+
+
+def timeout_of(config: Config) -> float:
+    """Deadline of one step's rollouts, in seconds: every episode's own deadline, one after another in the worst case."""
+    rollout = config.rollout
+    waves = -(-rollout.groups_per_step * rollout.group_size // (rollout.replicas * rollout.max_concurrent_episodes))
+    return waves * rollout.episode_timeout_s
+
+
+def rollout_figures(groups: list[TrajectoryGroup]) -> dict[str, float]:
+    """Figures of a step's rollouts for metrics.jsonl."""
+    episodes = [trajectory for group in groups for trajectory in group.trajectories]
+    turns = [turn for trajectory in episodes for turn in trajectory.turns]
+    return {
+        "rollout/episodes": len(episodes),
+        "rollout/turns": len(turns),
+        "rollout/solve_rate": sum(t.solved for t in episodes) / max(1, len(episodes)),
+        "rollout/parse_failures": sum(not turn.parsed for turn in turns) / max(1, len(turns)),
+        "rollout/failed_episodes": sum(t.stop_reason.failed for t in episodes),
+    }

@@ -1,0 +1,52 @@
+"""What a person sees while it runs: a bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+from rich.progress import Progress as Bar
+
+from tandem.types import TrajectoryGroup
+
+
+class Progress:
+    """Step, solve rate, time left. Use as a context manager."""
+
+    def __init__(self, console: Console, steps: int, done: int, groups_per_step: int) -> None:
+        self.console = console
+        self.steps = steps
+        self.first = done
+        self.started = time.monotonic()
+        self.groups = 0
+        self.groups_per_step = groups_per_step
+        columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        self.bar = Bar(*columns, console=console, disable=not console.is_terminal, transient=True)
+        self.task = self.bar.add_task("", total=steps, completed=done)
+
+    def __enter__(self) -> Progress:
+        self.bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+        self.bar.stop()
+
+    def group(self, group: TrajectoryGroup) -> None:
+        """A group came in: move the bar within the step."""
+        self.groups += 1
+        self.bar.update(self.task, advance=0.9 / self.groups_per_step)
+
+    def step(self, row: dict) -> None:
+        """A step is done."""
+        version = row["version"]
+        left = (time.monotonic() - self.started) / max(1, version - self.first) * (self.steps - version)
+        text = f"solved {row['rollout/solve_rate']:.0%} sampled"
+        if "eval_solve_rate" in row:
+            text += f", {row['eval_solve_rate']:.1%} greedy on the fixed set"
+        text += f", at most {left / 60:.1f} min left"
+        self.bar.update(self.task, completed=version, description=text)
+        if not self.console.is_terminal:
+            phases = " ".join(f"{key.removeprefix('seconds/')} {value:.1f}s" for key, value in row.items() if key.startswith("seconds/"))
+            self.console.print(f"step {version}/{self.steps}: {text} ({phases})", highlight=False, soft_wrap=True)

@@ -1,0 +1,62 @@
+"""The run directory: nothing overwritten by accident, nothing lost by a crash."""
+
+from pathlib import Path
+
+import pytest
+
+from tandem.config import Config, load_recipe
+from tandem.types import UserError
+from tandem_controller import preflight
+from tandem_controller.run_dir import open_run_dir, with_store
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Config:
+    return Config.model_validate({"model": {"path": str(tmp_path)}, "run": {"dir": str(tmp_path / "runs"), "name": "a"}})
+
+
+def test_a_second_run_does_not_overwrite_the_first(config: Config) -> None:
+    run = open_run_dir(config, resume=False)
+    assert load_recipe(run.path / "config.yaml") == config
+    with pytest.raises(UserError, match="already holds a run; continue it with --resume"):
+        open_run_dir(config, resume=False)
+    assert open_run_dir(config, resume=True).path == run.path
+
+
+def test_there_must_be_something_to_resume(config: Config) -> None:
+    with pytest.raises(UserError, match="holds no run to resume"):
+        open_run_dir(config, resume=True)
+
+
+def test_a_resume_forgets_steps_that_it_will_make_again_and_a_torn_line(config: Config) -> None:
+    run = open_run_dir(config, resume=False)
+    for version in (1, 2, 3):
+        run.log({"version": version})
+    with run.metrics.open("a") as file:
+        file.write('{"version": 4')
+    run.forget_after(2)
+    run.log({"version": 3, "again": 1})
+    assert run.rows() == [{"version": 1}, {"version": 2}, {"version": 3, "again": 1}]
+
+
+def test_a_folder_that_cannot_be_made_is_named(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("a file")
+    with pytest.raises(UserError, match="cannot be written"):
+        open_run_dir(config, resume=False)
+
+
+def test_the_store_defaults_to_the_run_directory(config: Config, tmp_path: Path) -> None:
+    assert with_store(config).checkpoint.url == str(tmp_path / "runs/a/checkpoints")
+
+
+def test_preflight_asks_the_oracle(config: Config, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no config.json there"):
+        preflight.check(config)
+    (tmp_path / "config.json").write_text("{}")
+    assert preflight.check(config) == 1.0
+    short = config.model_copy(update={"env": config.env.model_copy(update={"max_turns": 6})})
+    with pytest.raises(UserError, match=r"allows only \d+\.\d% of maze2d:tiny's tasks"):
+        preflight.check(short)
+    allowed = short.model_copy(update={"env": short.env.model_copy(update={"min_solvable": 0.5})})
+    # 12-move paths on the 9x9 grid, 6 moves here, are 72.4% of the mazes
+    assert preflight.check(allowed) == pytest.approx(0.724, abs=0.06)
