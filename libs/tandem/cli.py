@@ -34,3 +34,7 @@ def main() -> None:
     except TandemError as problem:
         sys.stderr.write(f"tandem: {problem}\n")
         sys.exit(2 if isinstance(problem, UserError | NotFound | DataCorrupt) else 1)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,11 +9,10 @@ from contextlib import contextmanager
 import ray
 
 from tandem.config import ClusterConfig
-from tandem.obs import get_logger
 from tandem.types import UserError
 
 HEAD_MEM = "head_mem"  # custom resource that marks the high-memory head node
-log = get_logger(__name__)
+OBJECT_STORE_BYTES = 128 * 2**20  # trajectories and weights travel by gRPC: Ray's store stays nearly empty
 
 
 def _quiet() -> None:
@@ -44,6 +43,8 @@ def ray_session(config: ClusterConfig, bundles: int) -> Iterator[str]:
             num_cpus=max(2, round(bundles * config.cpus_per_worker) + 1),
             resources={HEAD_MEM: 1},
             include_dashboard=False,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _node_ip_address="127.0.0.1",
             log_to_driver=False,
             configure_logging=False,
             _temp_dir=os.environ.get("TANDEM_RAY_TEMP_DIR"),

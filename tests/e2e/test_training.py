@@ -1,0 +1,74 @@
+"""The whole: real vLLM, Ray and gRPC train, are interrupted, and go on. Through the command line, as a user would."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RECIPE = ROOT / "deploy/recipes/maze2d-cpu.yaml"
+SMALL = [
+    "run.name=e2e",
+    "rollout.replicas=1",
+    "rollout.groups_per_step=6",
+    "rollout.group_size=4",
+    "env.window=0",  # the whole transcript with all its images
+    "rollout.engine.max_model_len=1024",
+    "learner.world_size=2",
+    "eval.fixed=4",
+    "eval.heldout=0",
+    "eval.samples=0",
+    "eval.every=0",
+    "checkpoint.state_every=2",
+]
+
+
+def command(folder: Path, *more: str) -> list[str]:
+    return [sys.executable, "-m", "tandem.cli", "train", str(RECIPE), f"run.dir={folder}", f"model.path={ROOT}/models/tiny-qwen3vl", *SMALL, *more]
+
+
+def rows(folder: Path) -> list[dict]:
+    path = folder / "e2e/metrics.jsonl"
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+@pytest.mark.vllm
+@pytest.mark.ray
+@pytest.mark.timeout(600)
+def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
+    done = subprocess.run(command(tmp_path, "run.steps=3"), capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    trained = rows(tmp_path)
+    assert [row["version"] for row in trained] == [1, 2, 3]
+    for row in trained:
+        assert row["rollout/failed_episodes"] == 0
+        assert row["rollout_learner_logprob_gap_max"] < 1e-4
+    run = tmp_path / "e2e"
+    assert {"config.yaml", "report.json", "eval-before.json", "eval-after.json", "learning-curve.png"} <= {p.name for p in run.iterdir()}
+    assert json.loads((run / "checkpoints/adapters/latest.json").read_text())["version"] == 3
+    third = (run / "checkpoints/adapters/v00000003/adapter_model.safetensors").read_bytes()
+
+    resumed = subprocess.Popen(
+        command(tmp_path, "run.steps=50", "--resume"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
+    )
+    try:
+        until = time.monotonic() + 240
+        while len(rows(tmp_path)) < 4 and resumed.poll() is None and time.monotonic() < until:
+            time.sleep(0.2)
+        os.kill(resumed.pid, signal.SIGINT)
+        output, _ = resumed.communicate(timeout=120)
+    finally:
+        resumed.kill()
+    assert resumed.returncode == 0, output
+    versions = [row["version"] for row in rows(tmp_path)]
+    assert versions == list(range(1, len(versions) + 1))
+    assert 4 <= versions[-1] < 50
+    assert f"stopped and saved at version {versions[-1]}" in output
+    last = run / f"checkpoints/adapters/v{versions[-1]:08d}/adapter_model.safetensors"
+    assert last.read_bytes() != third
+    assert json.loads((run / "checkpoints/states/latest.json").read_text())["version"] == versions[-1]
