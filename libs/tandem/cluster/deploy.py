@@ -38,8 +38,10 @@ class Deployment:
 
 
 @contextmanager
-def deployed(config: Config, *, training: bool = True) -> Iterator[Deployment]:
+def deployed(config: Config, *, training: bool = True, version: int = 0) -> Iterator[Deployment]:
     """Start rollout replicas and, for training, learner and checkpoint manager; stop all at the end.
+
+    `version` is where the run stands: the checkpoint manager forgets what the store holds beyond it.
 
     Raises:
         UserError: the cluster cannot hold what the config asks for, or a service refused its part of the config.
@@ -51,7 +53,7 @@ def deployed(config: Config, *, training: bool = True) -> Iterator[Deployment]:
         group = _reserve(config, bundles)
         hosts: list[Any] = []
         try:
-            yield _start(config, training, host, group, hosts)
+            yield _start(config, training, version, host, group, hosts)
         finally:
             _stop(hosts)
             remove_placement_group(group)
@@ -69,7 +71,7 @@ def _reserve(config: Config, bundles: int) -> PlacementGroup:
     return group
 
 
-def _start(config: Config, training: bool, host: str, group: PlacementGroup, hosts: list[Any]) -> Deployment:
+def _start(config: Config, training: bool, version: int, host: str, group: PlacementGroup, hosts: list[Any]) -> Deployment:
     timeout_s = config.cluster.start_timeout_s
 
     def make(service: str, index: int) -> Any:
@@ -85,7 +87,7 @@ def _start(config: Config, training: bool, host: str, group: PlacementGroup, hos
     pending: dict[str, Any] = {}
     if training:
         manager = make("checkpoint_manager", 0)
-        pending["checkpoint manager"] = manager.start.remote(port=config.cluster.checkpoint_port)
+        pending["checkpoint manager"] = manager.start.remote(port=config.cluster.checkpoint_port, rewind_to=version)
     replicas = [f"rollout replica {index}" for index in range(config.rollout.replicas)]
     for index, name in enumerate(replicas):
         pending[name] = make("rollout", index).start.remote(replica=index)

@@ -62,15 +62,15 @@ class Stopwatch:
         self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
-async def start(services: Services, config: Config, resume: bool) -> Position:
-    """Bring learner and engines to one version: the base model's, or the last saved state's."""
+async def start(services: Services, config: Config, version: int) -> Position:
+    """Bring learner and engines to one version: 0 is the base model's, another that of a saved state."""
     position = Position(0, config.run.seed * SEEDS_PER_RUN_SEED)
     adapter = AdapterRef(0, "", "", "base", services.base_model, 0)
-    if resume:
-        state, metadata = await services.checkpoints.get(PublishKind.STATE)
-        adapter, _ = await services.checkpoints.get(PublishKind.ADAPTER, state.version)
+    if version:
+        state, metadata = await services.checkpoints.get(PublishKind.STATE, version)
+        adapter, _ = await services.checkpoints.get(PublishKind.ADAPTER, version)
         await services.learner.restore(adapter, state)
-        position = Position(state.version, json.loads(metadata)["next_seed"])
+        position = Position(version, json.loads(metadata)["next_seed"])
     await services.fleet.load(adapter)
     return position
 

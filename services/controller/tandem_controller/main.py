@@ -18,7 +18,7 @@ from tandem_controller import preflight, report
 from tandem_controller.fleet import Fleet
 from tandem_controller.loop import Services, start, train
 from tandem_controller.progress import Progress
-from tandem_controller.run_dir import RunDir, open_run_dir, with_store, write_json
+from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, saved_version, with_store, write_json
 
 
 def run_training(config: Config, resume: bool, console: Console) -> RunDir:
@@ -31,14 +31,16 @@ def run_training(config: Config, resume: bool, console: Console) -> RunDir:
     config = with_store(config)
     solvable = preflight.check(config)
     console.print(f"{config.env.id}: {solvable:.1%} of tasks can be solved within {config.env.max_turns} turns, by the oracle", highlight=False)
-    run = open_run_dir(config, resume)
-    with deployed(config) as deployment:
+    run = find_run_dir(config, resume)
+    version = saved_version(config) if resume else 0
+    with deployed(config, version=version) as deployment:
+        open_run_dir(run, config, version)
         console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {run.path}", highlight=False)
-        asyncio.run(_session(config, resume, console, run, deployment, began))
+        asyncio.run(_session(config, version, console, run, deployment, began))
     return run
 
 
-async def _session(config: Config, resume: bool, console: Console, run: RunDir, deployment: Deployment, began: float) -> None:
+async def _session(config: Config, version: int, console: Console, run: RunDir, deployment: Deployment, began: float) -> None:
     stop = asyncio.Event()
     interrupt = asyncio.create_task(_stop_on_signal(stop, console))
     async with connected(deployment) as services:
@@ -46,12 +48,10 @@ async def _session(config: Config, resume: bool, console: Console, run: RunDir, 
         seconds = {"start": time.monotonic() - began}
         suites = ev.suites(config)
         clock = time.monotonic()
-        position = await start(services, config, resume)
-        before = {} if resume else await ev.evaluate(services.fleet, config, position.version, suites)
+        position = await start(services, config, version)
+        before = {} if version else await ev.evaluate(services.fleet, config, version, suites)
         report.print_suites(console, "before training", before)
-        if resume:
-            run.forget_after(position.version)
-        else:
+        if before:
             write_json(run.path / "eval-before.json", ev.as_json(before))
         seconds["evaluation before"] = time.monotonic() - clock
         clock = time.monotonic()

@@ -7,7 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.config import Config, dump_yaml
-from tandem.types import UserError
+from tandem.storage import latest
+from tandem.types import NotFound, PublishKind, UserError
+
+CONFIG_FILE = "config.yaml"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +54,41 @@ def write_json(path: Path, content: object) -> None:
     partial.replace(path)
 
 
-def open_run_dir(config: Config, resume: bool) -> RunDir:
-    """Make the run's folder and write its config; with `resume`, take the existing one.
+def find_run_dir(config: Config, resume: bool) -> RunDir:
+    """The run's folder, untouched yet.
 
     Raises:
-        UserError: the folder holds a run and `resume` is not asked for, or it holds none and it is; or it cannot be made.
+        UserError: the folder holds a run and `resume` is not asked for, or it holds none and it is.
     """
     path = Path(config.run.dir) / config.run.name
-    used = (path / "config.yaml").exists()
+    used = (path / CONFIG_FILE).exists()
     if used and not resume:
         raise UserError(f"{path} already holds a run; continue it with --resume, or choose another run.name")
     if resume and not used:
         raise UserError(f"{path} holds no run to resume; check run.dir and run.name")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "config.yaml").write_text(dump_yaml(config))
-    except OSError as problem:
-        raise UserError(f"{path}: cannot be written ({problem.strerror}); choose another run.dir") from problem
     return RunDir(path)
+
+
+def open_run_dir(run: RunDir, config: Config, version: int) -> None:
+    """Make the folder, write the config, and forget metrics of steps after `version`, which will be made again.
+
+    Raises:
+        UserError: the folder cannot be written.
+    """
+    try:
+        run.path.mkdir(parents=True, exist_ok=True)
+        (run.path / CONFIG_FILE).write_text(dump_yaml(config))
+        run.forget_after(version)
+    except OSError as problem:
+        raise UserError(f"{run.path}: cannot be written ({problem.strerror}); choose another run.dir") from problem
+
+
+def saved_version(config: Config) -> int:
+    """The version that a resumed run continues from: the latest saved training state's, or 0 where none was saved."""
+    try:
+        return latest(config.checkpoint.url, PublishKind.STATE).ref.version
+    except NotFound:
+        return 0
 
 
 def with_store(config: Config) -> Config:

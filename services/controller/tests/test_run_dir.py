@@ -7,7 +7,7 @@ import pytest
 from tandem.config import Config, load_recipe
 from tandem.types import UserError
 from tandem_controller import preflight
-from tandem_controller.run_dir import open_run_dir, with_store
+from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, saved_version, with_store
 
 
 @pytest.fixture
@@ -15,34 +15,44 @@ def config(tmp_path: Path) -> Config:
     return Config.model_validate({"model": {"path": str(tmp_path)}, "run": {"dir": str(tmp_path / "runs"), "name": "a"}})
 
 
+def opened(config: Config, version: int = 0) -> RunDir:
+    run = find_run_dir(config, resume=version > 0)
+    open_run_dir(run, config, version)
+    return run
+
+
 def test_a_second_run_does_not_overwrite_the_first(config: Config) -> None:
-    run = open_run_dir(config, resume=False)
+    run = opened(config)
     assert load_recipe(run.path / "config.yaml") == config
     with pytest.raises(UserError, match="already holds a run; continue it with --resume"):
-        open_run_dir(config, resume=False)
-    assert open_run_dir(config, resume=True).path == run.path
+        find_run_dir(config, resume=False)
+    assert find_run_dir(config, resume=True).path == run.path
 
 
 def test_there_must_be_something_to_resume(config: Config) -> None:
     with pytest.raises(UserError, match="holds no run to resume"):
-        open_run_dir(config, resume=True)
+        find_run_dir(config, resume=True)
 
 
 def test_a_resume_forgets_steps_that_it_will_make_again_and_a_torn_line(config: Config) -> None:
-    run = open_run_dir(config, resume=False)
+    run = opened(config)
     for version in (1, 2, 3):
         run.log({"version": version})
     with run.metrics.open("a") as file:
         file.write('{"version": 4')
-    run.forget_after(2)
+    opened(config, version=2)
     run.log({"version": 3, "again": 1})
     assert run.rows() == [{"version": 1}, {"version": 2}, {"version": 3, "again": 1}]
+
+
+def test_a_run_without_a_saved_state_resumes_from_the_start(config: Config) -> None:
+    assert saved_version(with_store(config)) == 0
 
 
 def test_a_folder_that_cannot_be_made_is_named(config: Config, tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("a file")
     with pytest.raises(UserError, match="cannot be written"):
-        open_run_dir(config, resume=False)
+        opened(config)
 
 
 def test_the_store_defaults_to_the_run_directory(config: Config, tmp_path: Path) -> None:
