@@ -138,11 +138,10 @@ class EvalConfig(Section):
 
 
 class ObsConfig(Section):
-    """Logs, metrics, traces."""
+    """Logs."""
 
     log_format: Literal["console", "json"] = "console"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
-    otlp_endpoint: str = Field("", description="host:port of an OTLP/gRPC collector; empty exports nothing.")
 
 
 class Config(Section):

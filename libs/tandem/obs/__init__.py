@@ -1,4 +1,4 @@
-"""Logs, metrics and traces: the only place that knows OpenTelemetry."""
+"""What a run says of itself: logging here, metrics and traces when they come."""
 
 from tandem.obs.logging import get_logger, setup_logging
 
