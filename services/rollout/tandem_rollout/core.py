@@ -1,0 +1,251 @@
+"""Playing episodes: environment, prompt, engine, environment again, until the episode ends.
+
+    group (one task seed)           +-- member 0: observe -> generate -> step -> observe -> ... -> trajectory
+      all members from one start ---+-- member 1: ...                                            -> trajectory
+                                    +-- ...                               all ended: the group is handed out
+
+Nothing here knows vLLM, gRPC or Ray. What goes wrong inside one episode ends that episode with a `StopReason`; it
+never takes its group down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from tandem.envs.protocol import Env, Observation, StepResult
+from tandem.model.chat import ChatFormat
+from tandem.runtime import deadline, together
+from tandem.types import (
+    RolloutTask,
+    StopReason,
+    TandemError,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+    Unavailable,
+    UserError,
+)
+from tandem_rollout.engine import Completion, ContextFull, Engine, Frame
+from tandem_rollout.frames import FrameCache
+from tandem_rollout.transcript import Transcript
+
+T = TypeVar("T")
+ENV_THREADS = 8  # environments may block (a browser, a simulator); a grid maze hardly occupies one
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one replica allows."""
+
+    max_concurrent_episodes: int
+    episode_timeout_s: float
+    max_images: int  # per prompt
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What has been played since the start."""
+
+    running: int = 0
+    episodes: int = 0
+    turns: int = 0
+    tokens: int = 0
+
+
+class _EnvFailed(Exception):
+    """The environment raised."""
+
+
+class Player:
+    """Plays groups of episodes against one engine."""
+
+    def __init__(self, engine: Engine, chat: ChatFormat, make_env: Callable[[str], Env], limits: Limits) -> None:
+        self.engine = engine
+        self.chat = chat
+        self.make_env = make_env
+        self.limits = limits
+        self.played = Played()
+        self._seats = asyncio.Semaphore(limits.max_concurrent_episodes)
+        self._threads = ThreadPoolExecutor(ENV_THREADS, thread_name_prefix="env")
+        self._frames = FrameCache()
+
+    async def play(self, task: RolloutTask) -> AsyncIterator[TrajectoryGroup]:
+        """Each group as soon as all its members have ended, in any order.
+
+        Raises:
+            UserError: the task asks for what cannot be played here.
+        """
+        self._check(task)
+        groups = [asyncio.ensure_future(self._play_group(task, seed)) for seed in task.seeds]
+        try:
+            for group in asyncio.as_completed(groups):
+                yield await group
+        finally:  # the caller went away, or one group failed: end the others
+            for group in groups:
+                group.cancel()
+            await asyncio.gather(*groups, return_exceptions=True)
+
+    def close(self) -> None:
+        """Let the environments' threads go."""
+        self._threads.shutdown(wait=False)
+
+    def _check(self, task: RolloutTask) -> None:
+        self.make_env(task.env).close()  # UserError for an unknown environment
+        if not task.seeds or task.group_size < 1 or task.max_turns < 1:
+            raise UserError("a rollout needs at least one seed, one trajectory per group and one turn")
+        if len(set(task.seeds)) < len(task.seeds):
+            raise UserError("a rollout's seeds must differ: ask for a larger group_size to play one task more often")
+        images = min(task.context.window or task.max_turns, task.max_turns)
+        if images > self.limits.max_images:
+            raise UserError(
+                f"prompts may hold {images} images but this replica was started for {self.limits.max_images}; "
+                "raise env.max_turns or env.window in its recipe"
+            )
+
+    async def _play_group(self, task: RolloutTask, seed: int) -> TrajectoryGroup:
+        frames: dict[str, Frame] = {}
+        started = time.perf_counter()
+        members = await together(*(self._play_member(task, seed, member, frames) for member in range(task.group_size)))
+        for member in members:
+            if member.stop_reason is StopReason.CONTEXT_LIMIT and not member.turns:
+                raise UserError(f"{task.env}: not even the first prompt fits: {member.error}")
+        named = {name for member in members for turn in member.turns for name in turn.images}
+        return TrajectoryGroup(
+            group_id=f"v{task.policy_version}-s{task.sampling_seed}-t{seed}",
+            env=task.env,
+            seed=seed,
+            policy_version=task.policy_version,
+            trajectories=tuple(members),
+            images={name: frames[name].png for name in sorted(named)},
+            seconds=time.perf_counter() - started,
+        )
+
+    async def _play_member(self, task: RolloutTask, seed: int, member: int, frames: dict[str, Frame]) -> Trajectory:
+        async with self._seats:
+            self._count(running=1)
+            episode = _Episode(self, task, seed, member, frames)
+            try:
+                async with deadline(self.limits.episode_timeout_s, "episode"):
+                    return await episode.play()
+            except Unavailable as problem:  # only the deadline's: the engine's end inside
+                return episode.trajectory(StopReason.DEADLINE, str(problem))
+            finally:
+                episode.close()
+                self._count(running=-1, episodes=1, turns=len(episode.turns), tokens=episode.tokens)
+
+    async def call_env(self, call: Callable[..., T], *args: object) -> T:
+        """Run an environment's method off the event loop. Raises _EnvFailed for whatever it raises."""
+        future = asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
+        await asyncio.wait({future})
+        if (problem := future.exception()) is not None:
+            raise _EnvFailed(f"{type(problem).__name__}: {problem}") from problem
+        return future.result()
+
+    def frame(self, observation: Observation) -> Frame | None:
+        """The observation's image as a frame. Raises _EnvFailed where it is no image."""
+        if observation.image is None:
+            return None
+        try:
+            return self._frames.frame(observation.image)
+        except ValueError as problem:
+            raise _EnvFailed(str(problem)) from problem
+
+    def _count(self, running: int = 0, episodes: int = 0, turns: int = 0, tokens: int = 0) -> None:
+        was = self.played
+        self.played = Played(was.running + running, was.episodes + episodes, was.turns + turns, was.tokens + tokens)
+
+
+class _Episode:
+    """One episode being played."""
+
+    def __init__(self, player: Player, task: RolloutTask, seed: int, member: int, frames: dict[str, Frame]) -> None:
+        self.player = player
+        self.task = task
+        self.seed = seed
+        self.member = member
+        self.frames = frames  # of the whole group, by sha256
+        self.env = player.make_env(task.env)
+        self.transcript = Transcript(player.chat, self.env.instruction, task.context.window)
+        self.turns: list[Turn] = []
+        self.tokens = 0
+        self.last: StepResult | None = None
+
+    async def play(self) -> Trajectory:
+        """Play to the end."""
+        try:
+            self._observe(await self.player.call_env(self.env.reset, self.seed))
+            while (stop := self._stop_reason()) is None:
+                await self._turn()
+        except _EnvFailed as problem:
+            return self.trajectory(StopReason.ENV_ERROR, str(problem))
+        except ContextFull as problem:
+            return self.trajectory(StopReason.CONTEXT_LIMIT, "" if self.turns else str(problem))
+        except TandemError as problem:
+            return self.trajectory(StopReason.ENGINE_ERROR, str(problem))
+        return self.trajectory(stop)
+
+    def trajectory(self, stop: StopReason, error: str = "") -> Trajectory:
+        """What was played so far, as a trajectory that ended with `stop`."""
+        return Trajectory(
+            member=self.member,
+            turns=tuple(self.turns),
+            stop_reason=stop,
+            task_reward=self.last.task_reward if self.last else 0.0,
+            error=error,
+            metrics=dict(self.last.info) if self.last else {},
+        )
+
+    def close(self) -> None:
+        """Release the environment, off the event loop; what it says then no longer matters."""
+        self.player._threads.submit(self.env.close)
+
+    async def _turn(self) -> None:
+        task, player = self.task, self.player
+        prompt_ids, frames = self.transcript.prompt()
+        seed = completion_seed(task.sampling_seed, self.seed, self.member, len(self.turns))
+        completion = await player.engine.generate(prompt_ids, frames, task.sampling, seed)
+        text = player.chat.decode(completion.completion_ids)
+        result = await player.call_env(self.env.step, text)
+        self.turns.append(_turn(completion, text, result, frames))
+        self.tokens += len(completion.completion_ids)
+        self.last = result
+        self.transcript.answer(completion.completion_ids)
+        self._observe(result.observation)
+
+    def _observe(self, observation: Observation) -> None:
+        frame = self.player.frame(observation)
+        if frame is not None:
+            self.frames[frame.sha256] = frame
+        self.transcript.observe(observation.text, frame)
+
+    def _stop_reason(self) -> StopReason | None:
+        if self.last is not None and self.last.terminated:
+            return StopReason.TURN_LIMIT if self.last.info.get("out_of_turns") else StopReason.TERMINATED
+        return StopReason.TURN_LIMIT if len(self.turns) >= self.task.max_turns else None
+
+
+def _turn(completion: Completion, text: str, result: StepResult, frames: tuple[Frame, ...]) -> Turn:
+    return Turn(
+        prompt_ids=completion.prompt_ids,
+        completion_ids=completion.completion_ids,
+        rollout_logprobs=completion.logprobs,
+        images=tuple(frame.sha256 for frame in frames),
+        policy_version=completion.policy_version,
+        text=text,
+        feedback=result.feedback,
+        reward=result.reward,
+        finish=completion.finish,
+        parsed=result.parsed,
+    )
+
+
+def completion_seed(sampling_seed: int, task_seed: int, member: int, turn: int) -> int:
+    """The seed of one completion, in [0, 2**63): the same on every machine and in every process."""
+    words = b"".join(number.to_bytes(8, "little") for number in (sampling_seed, task_seed, member, turn))
+    return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "little") >> 1

@@ -1,0 +1,113 @@
+"""What the core asks of an inference engine. `engine_vllm` is the real one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tandem.types import FinishReason, Sampling, TandemError
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """One image, named by the sha256 of its PNG bytes. `pixels`: uint8 [H, W, 3]."""
+
+    sha256: str
+    png: bytes
+    pixels: NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What the engine made of one prompt.
+
+    `prompt_ids` are the ids as the engine saw them, image placeholders expanded. `logprobs[i]` is the processed
+    logprob (nats) of `completion_ids[i]`. `policy_version` is the one all of it was drawn from.
+    """
+
+    prompt_ids: tuple[int, ...]
+    completion_ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+    finish: FinishReason
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalAdapter:
+    """A verified adapter folder on this machine. Name and folder are this version's alone (engines cache by both)."""
+
+    version: int
+    name: str
+    folder: Path
+    max_abs_b: float  # largest |entry| of the B matrices: 0 is the base model's policy
+
+
+class ContextFull(TandemError):
+    """Prompt and completion together do not fit the engine's context."""
+
+
+class Engine(Protocol):
+    """One engine serving one policy version at a time. Every method but `expand` raises Unavailable where the engine
+    does not answer in time or is dead."""
+
+    @property
+    def healthy(self) -> bool:
+        """False once the engine died or hangs: the replica must be replaced."""
+        ...
+
+    @property
+    def policy_version(self) -> int:
+        """The version that requests are answered with; 0 is the base model without an adapter."""
+        ...
+
+    def expand(self, prompt_ids: Sequence[int], frames: Sequence[Frame]) -> tuple[int, ...]:
+        """The prompt as the engine will see it: each placeholder repeated as often as its image needs.
+
+        Raises:
+            ValueError: as many placeholders as frames there must be.
+        """
+        ...
+
+    async def generate(
+        self, prompt_ids: Sequence[int], frames: Sequence[Frame], sampling: Sampling, seed: int
+    ) -> Completion:
+        """Complete a prompt that holds one placeholder per frame. `seed` fixes the draw.
+
+        Raises:
+            ContextFull: prompt and `max_tokens` exceed the context.
+            ValueError: as `expand`.
+        """
+        ...
+
+    async def serve(self, adapter: LocalAdapter | None) -> float:
+        """Serve this adapter (None: the base model) from now on and return the probe's logprob under it (nats).
+
+        New requests go to it once the probe has shown that it acts; the old adapter is let go once its running
+        requests have ended. On any error the engine still serves what it did before.
+
+        Raises:
+            DataCorrupt: the adapter loads but does not act as it should.
+            UserError: the engine refuses the adapter.
+        """
+        ...
+
+    async def sleep(self) -> bool:
+        """Free device memory; False where the engine has no sleep mode."""
+        ...
+
+    async def wake(self) -> None:
+        """Take device memory back."""
+        ...
+
+    async def died(self) -> None:
+        """Return when the engine is dead."""
+        ...
+
+    def close(self) -> None:
+        """Stop the engine."""
+        ...

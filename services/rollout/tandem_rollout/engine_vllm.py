@@ -1,0 +1,308 @@
+"""vLLM as the engine. The only module that imports vllm; import it after `engine_env.set_engine_environment()`."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import math
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from vllm import SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.exceptions import VLLMClientError, VLLMError
+from vllm.lora.request import LoRARequest
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.sample.logits_processor import LogitsProcessor
+
+from tandem.config import Config
+from tandem.model.chat import ChatFormat
+from tandem.obs import get_logger
+from tandem.runtime import deadline
+from tandem.types import DataCorrupt, FinishReason, Sampling, Unavailable, UserError
+from tandem_rollout.engine import Completion, ContextFull, Frame, LocalAdapter
+from tandem_rollout.prompts import PromptBuilder
+
+log = get_logger(__name__)
+
+FORBIDDEN_KEY = "tandem_forbidden_token_ids"
+_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+PROBE_TEXT = "('move', 0)"
+PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}  # between two probes of one adapter: batches differ, policies must not
+ACTS_ABOVE_B = 1e-3  # an adapter whose B holds an entry this large must change the probe's logprob in float32
+
+
+class ForbidTokens(LogitsProcessor):
+    """Sets the logits of ids that must never be sampled to -inf, for the whole batch at once.
+
+    It runs before temperature and softmax, so greedy and sampled draws never pick one and the processed logprobs are
+    normalised without them, as the learner's are. One index_fill a step, where a per-request logit bias would cost
+    Python time for each request.
+    """
+
+    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
+        forbidden = vllm_config.additional_config[FORBIDDEN_KEY]
+        self.forbidden = torch.tensor(forbidden, dtype=torch.int64, device=device)  # [F]
+
+    def apply(self, logits: torch.Tensor) -> torch.Tensor:
+        """logits float32 [requests, vocabulary], changed in place."""
+        return logits.index_fill_(-1, self.forbidden, float("-inf"))
+
+    def is_argmax_invariant(self) -> bool:
+        """A forbidden id may be the argmax: greedy decoding needs this, too."""
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        """Nothing is kept per request."""
+
+
+class _Served:
+    """A policy version in the engine, and how many requests are running on it."""
+
+    def __init__(self, version: int, lora: LoRARequest | None) -> None:
+        self.version = version
+        self.lora = lora
+        self.running = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+
+    def __enter__(self) -> _Served:
+        self.running += 1
+        self.idle.clear()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.running -= 1
+        if self.running == 0:
+            self.idle.set()
+
+
+class EngineVllm:
+    """See `tandem_rollout.engine.Engine`. Build it inside a running event loop with `start`."""
+
+    def __init__(self, llm: AsyncLLM, chat: ChatFormat, config: Config) -> None:
+        self.llm = llm
+        self.chat = chat
+        self.dtype = config.model.dtype
+        self.timeout_s = config.rollout.engine.request_timeout_s
+        self.max_model_len = config.rollout.engine.max_model_len
+        self.has_sleep_mode = not current_platform.is_cpu()
+        self.prompts = PromptBuilder(llm, chat)
+        self._serving = _Served(0, None)
+        self._numbers = itertools.count(1)  # of requests and of adapters
+        self._finished = 0
+        self._hangs = False
+        self._base_probe = math.nan
+
+    @staticmethod
+    async def start(config: Config, chat: ChatFormat, vocab_size: int, seed: int) -> EngineVllm:
+        """Start vLLM on the base model and answer a first request.
+
+        Raises:
+            UserError: vLLM refuses the configuration or cannot load the model.
+        """
+        args = engine_args(config, chat.forbidden_ids(vocab_size), seed)
+        try:
+            llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**args))
+        except (ValueError, RuntimeError, OSError) as problem:
+            raise UserError(f"vLLM did not start on {config.model.path}: {' '.join(str(problem).split())[:500]}") from problem
+        engine = EngineVllm(llm, chat, config)
+        engine._base_probe = await engine._probe(engine._serving)
+        return engine
+
+    @property
+    def healthy(self) -> bool:
+        return not (self.llm.errored or self._hangs)
+
+    @property
+    def policy_version(self) -> int:
+        return self._serving.version
+
+    def expand(self, prompt_ids: Sequence[int], frames: Sequence[Frame]) -> tuple[int, ...]:
+        return self.prompts.expand(prompt_ids, frames)
+
+    async def generate(
+        self, prompt_ids: Sequence[int], frames: Sequence[Frame], sampling: Sampling, seed: int
+    ) -> Completion:
+        served = self._serving
+        expanded = self.prompts.expand(prompt_ids, frames)
+        if len(expanded) + sampling.max_tokens > self.max_model_len:
+            raise ContextFull(
+                f"prompt of {len(expanded)} ids and {sampling.max_tokens} new ones exceed rollout.engine.max_model_len "
+                f"{self.max_model_len}"
+            )
+        output = await self._run(served, prompt_ids, frames, sampling_params(sampling, seed, self.chat.end_id))
+        if tuple(output.prompt_token_ids) != expanded:
+            raise Unavailable("the engine saw other prompt ids than were sent: its processor expands images differently")
+        made = output.outputs[0]
+        if made.finish_reason not in _FINISH:
+            raise Unavailable(f"the engine ended the request with {made.finish_reason!r}")
+        return Completion(
+            prompt_ids=expanded,
+            completion_ids=tuple(made.token_ids),
+            logprobs=tuple(made.logprobs.logprobs),
+            finish=_FINISH[made.finish_reason],
+            policy_version=served.version,
+        )
+
+    async def serve(self, adapter: LocalAdapter | None) -> float:
+        if adapter is None:
+            new = _Served(0, None)
+        else:
+            new = _Served(adapter.version, LoRARequest(adapter.name, next(self._numbers), str(adapter.folder)))
+            await self._add(new)
+        try:
+            logprob = await self._checked_probe(new, adapter)
+        except BaseException:
+            await self._remove(new)
+            raise
+        old, self._serving = self._serving, new
+        async with deadline(2 * self.timeout_s, "draining the old adapter's requests"):
+            await old.idle.wait()
+        await self._remove(old)
+        return logprob
+
+    async def sleep(self) -> bool:
+        if self.has_sleep_mode:
+            async with self._guarded("sleep"):
+                await self.llm.sleep(level=1)
+        return self.has_sleep_mode
+
+    async def wake(self) -> None:
+        if self.has_sleep_mode:
+            async with self._guarded("wake"):
+                await self.llm.wake_up()
+
+    async def died(self) -> None:
+        assert self.llm.output_handler is not None
+        await asyncio.wait({self.llm.output_handler})
+
+    def close(self) -> None:
+        self.llm.shutdown()
+
+    async def _run(self, served: _Served, prompt_ids: Sequence[int], frames: Sequence[Frame], params: SamplingParams) -> Any:
+        """The finished vLLM RequestOutput of one request."""
+        output = None
+        with served:
+            async with self._guarded("request"):
+                prompt = self.prompts.build(prompt_ids, frames)
+                stream = self.llm.generate(prompt, params, str(next(self._numbers)), lora_request=served.lora)
+                async for output in stream:  # FINAL_ONLY: one output
+                    pass
+        if output is None:
+            raise Unavailable("the engine ended the request without an answer")
+        self._finished += 1
+        return output
+
+    @asynccontextmanager
+    async def _guarded(self, what: str) -> AsyncIterator[None]:
+        """A deadline around an engine call, and Tandem's exceptions out of it."""
+        finished = self._finished
+        try:
+            async with deadline(self.timeout_s, f"engine {what}"):
+                yield
+        except EngineDeadError as problem:
+            raise Unavailable("the engine is dead; this replica must be replaced") from problem
+        except VLLMClientError as problem:
+            raise UserError(f"the engine refuses the {what}: {problem}") from problem
+        except VLLMError as problem:
+            raise Unavailable(f"engine {what} failed: {problem.__cause__ or problem}") from problem
+        except Unavailable:
+            # Slow is no reason to be replaced; not one request answered in the whole time is.
+            self._hangs = self._hangs or finished == self._finished
+            raise
+
+    async def _add(self, new: _Served) -> None:
+        assert new.lora is not None
+        try:
+            async with self._guarded("adapter load"):
+                await self.llm.add_lora(new.lora)
+        except (ValueError, RuntimeError) as problem:  # how vLLM reports an adapter it cannot take
+            raise UserError(f"the engine refuses adapter {new.lora.lora_name}: {problem}") from problem
+
+    async def _remove(self, old: _Served) -> None:
+        if old.lora is not None and not self.llm.errored:
+            async with self._guarded("adapter removal"):
+                await self.llm.remove_lora(old.lora.lora_int_id)
+
+    async def _checked_probe(self, new: _Served, adapter: LocalAdapter | None) -> float:
+        """Probe twice: the logprob is finite, repeatable, and not the base model's where B says it cannot be."""
+        first, second = await self._probe(new), await self._probe(new)
+        name = adapter.name if adapter else "the base model"
+        if not (math.isfinite(first) and abs(first - second) <= PROBE_TOLERANCE[self.dtype]):
+            raise DataCorrupt(f"adapter {name}: probe logprobs {first} and {second}; not finite or not repeatable")
+        must_act = adapter is not None and adapter.max_abs_b >= ACTS_ABOVE_B and self.dtype == "float32"
+        if must_act and first == self._base_probe:
+            raise DataCorrupt(f"adapter {name}: loaded, but the policy is still the base model's")
+        return first
+
+    async def _probe(self, served: _Served) -> float:
+        """Sum of the logprobs (nats) of a fixed completion after a fixed image."""
+        prompt = self.chat.first_prompt(PROBE_TEXT, "", image=True)
+        answer = (*self.chat.encode(PROBE_TEXT), self.chat.end_id)
+        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+        output = await self._run(served, prompt + answer, [probe_frame()], params)
+        positions = zip(output.prompt_logprobs[-len(answer) :], answer, strict=True)
+        return float(sum(position[token].logprob for position, token in positions))
+
+
+def engine_args(config: Config, forbidden: Sequence[int], seed: int) -> dict[str, Any]:
+    """Arguments of vLLM's AsyncEngineArgs."""
+    engine, on_cpu = config.rollout.engine, current_platform.is_cpu()
+    images = config.env.window or config.env.max_turns
+    shared: dict[str, Any] = {
+        "model": config.model.path,
+        "dtype": config.model.dtype,
+        "seed": seed,
+        "max_model_len": engine.max_model_len,
+        "max_num_seqs": engine.max_num_seqs,
+        "max_num_batched_tokens": engine.max_num_batched_tokens,
+        "tensor_parallel_size": engine.tensor_parallel_size,
+        "enforce_eager": engine.enforce_eager,
+        "enable_prefix_caching": True,
+        "enable_lora": True,
+        "max_loras": 1,
+        "max_cpu_loras": 2,  # old and new side by side while the old one's requests end
+        "max_lora_rank": engine.max_lora_rank,
+        "enable_tower_connector_lora": config.learner.lora.vision,
+        "limit_mm_per_prompt": {"image": images, "video": 0},
+        "logprobs_mode": "processed_logprobs",
+        "logits_processors": [f"{__name__}:{ForbidTokens.__name__}"],
+        "additional_config": {FORBIDDEN_KEY: list(forbidden)},
+        "generation_config": "vllm",  # sampling is the request's alone, nothing from the model folder
+        "disable_log_stats": True,
+    }
+    if on_cpu:  # block_size: the CPU attention kernel takes multiples of 32
+        return {**shared, "block_size": 32, "kv_cache_memory_bytes": int(engine.kv_cache_gib * 2**30), "mm_processor_cache_gb": 0.5}
+    return {**shared, "gpu_memory_utilization": engine.gpu_memory_utilization, "enable_sleep_mode": True}
+
+
+def sampling_params(sampling: Sampling, seed: int, end_id: int) -> SamplingParams:
+    """vLLM's parameters: the sampled tokens' logprobs only, no detokenising, one answer at the end."""
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        max_tokens=sampling.max_tokens,
+        seed=seed if sampling.temperature > 0 else None,
+        stop_token_ids=[end_id],
+        logprobs=0,
+        flat_logprobs=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+        skip_clone=True,  # this object is the request's alone
+    )
+
+
+@lru_cache(maxsize=1)
+def probe_frame() -> Frame:
+    """A gradient: every channel and patch differs."""
+    y, x = np.mgrid[0:64, 0:64]
+    pixels = np.stack([x * 4, y * 4, (x + y) * 2], axis=-1).astype(np.uint8)
+    return Frame("probe", b"", pixels)

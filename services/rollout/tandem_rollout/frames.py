@@ -1,0 +1,41 @@
+"""Frames: an environment's image, encoded as PNG once per distinct picture."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from tandem_rollout.engine import Frame
+from tandem_rollout.lru import LRU
+
+CACHED_FRAMES = 8192
+
+
+class FrameCache:
+    """Makes frames; a picture seen lately is not encoded again. Not for use from several threads."""
+
+    def __init__(self, size: int = CACHED_FRAMES) -> None:
+        self._frames: LRU[bytes, Frame] = LRU(size)
+
+    def frame(self, pixels: NDArray[np.uint8]) -> Frame:
+        """The frame of an image, uint8 [H, W, 3]. Raises ValueError for any other array."""
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
+            raise ValueError(f"an observation's image must be uint8 [H, W, 3], not {pixels.dtype} {list(pixels.shape)}")
+        key = hashlib.blake2b(pixels.tobytes(), digest_size=16, key=repr(pixels.shape).encode()).digest()
+        found = self._frames.get(key)
+        if found is None:
+            png = encode_png(pixels)
+            found = Frame(hashlib.sha256(png).hexdigest(), png, pixels)
+            self._frames[key] = found
+        return found
+
+
+def encode_png(pixels: NDArray[np.uint8]) -> bytes:
+    """PNG bytes of uint8 [H, W, 3]; the same picture gives the same bytes."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format="PNG", compress_level=1)
+    return file.getvalue()
