@@ -1,4 +1,4 @@
-"""vLLM as the engine. The only module that imports vllm; import it after `engine_env.set_engine_environment()`."""
+"""vLLM as the engine: requests, adapters by version, sleep."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-import torch
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError, VLLMError
@@ -20,7 +19,6 @@ from vllm.platforms import current_platform
 from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
-from vllm.v1.sample.logits_processor import LogitsProcessor
 
 from tandem.config import Config
 from tandem.model.chat import ChatFormat
@@ -28,39 +26,15 @@ from tandem.obs import get_logger
 from tandem.runtime import deadline
 from tandem.types import DataCorrupt, FinishReason, Sampling, Unavailable, UserError
 from tandem_rollout.engine import Completion, ContextFull, Frame, LocalAdapter
-from tandem_rollout.prompts import PromptBuilder
+from tandem_rollout.engine_vllm.inside import FORBIDDEN_KEY, ForbidTokens
+from tandem_rollout.engine_vllm.prompts import PromptBuilder
 
 log = get_logger(__name__)
 
-FORBIDDEN_KEY = "tandem_forbidden_token_ids"
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 PROBE_TEXT = "('move', 0)"
 PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}  # between two probes of one adapter: batches differ, policies must not
 ACTS_ABOVE_B = 1e-3  # an adapter whose B holds an entry this large must change the probe's logprob in float32
-
-
-class ForbidTokens(LogitsProcessor):
-    """Sets the logits of ids that must never be sampled to -inf, for the whole batch at once.
-
-    It runs before temperature and softmax, so greedy and sampled draws never pick one and the processed logprobs are
-    normalised without them, as the learner's are. One index_fill a step, where a per-request logit bias would cost
-    Python time for each request.
-    """
-
-    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        forbidden = vllm_config.additional_config[FORBIDDEN_KEY]
-        self.forbidden = torch.tensor(forbidden, dtype=torch.int64, device=device)  # [F]
-
-    def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """logits float32 [requests, vocabulary], changed in place."""
-        return logits.index_fill_(-1, self.forbidden, float("-inf"))
-
-    def is_argmax_invariant(self) -> bool:
-        """A forbidden id may be the argmax: greedy decoding needs this, too."""
-        return False
-
-    def update_state(self, batch_update: Any) -> None:
-        """Nothing is kept per request."""
 
 
 class _Served:
@@ -274,7 +248,7 @@ def engine_args(config: Config, forbidden: Sequence[int], seed: int) -> dict[str
         "enable_tower_connector_lora": config.learner.lora.vision,
         "limit_mm_per_prompt": {"image": images, "video": 0},
         "logprobs_mode": "processed_logprobs",
-        "logits_processors": [f"{__name__}:{ForbidTokens.__name__}"],
+        "logits_processors": [f"{ForbidTokens.__module__}:{ForbidTokens.__qualname__}"],
         "additional_config": {FORBIDDEN_KEY: list(forbidden)},
         "generation_config": "vllm",  # sampling is the request's alone, nothing from the model folder
         "disable_log_stats": True,
