@@ -25,12 +25,15 @@ from tandem.model.chat import ChatFormat
 from tandem.obs import get_logger
 from tandem.runtime import deadline
 from tandem.types import DataCorrupt, FinishReason, Sampling, Unavailable, UserError
+from tandem_rollout.base_model import BaseModel
 from tandem_rollout.engine import Completion, ContextFull, Frame, LocalAdapter
 from tandem_rollout.engine_vllm.inside import FORBIDDEN_KEY, ForbidTokens
 from tandem_rollout.engine_vllm.prompts import PromptBuilder
 
 log = get_logger(__name__)
 
+LANGUAGE_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+VISION_MODULES = ("qkv", "linear_fc1", "linear_fc2")  # of blocks and mergers; beside them each block's attn.proj
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 PROBE_TEXT = "('move', 0)"
 PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}  # between two probes of one adapter: batches differ, policies must not
@@ -76,18 +79,18 @@ class EngineVllm:
         self._base_probe = math.nan
 
     @staticmethod
-    async def start(config: Config, chat: ChatFormat, vocab_size: int, seed: int) -> EngineVllm:
+    async def start(config: Config, base: BaseModel, seed: int) -> EngineVllm:
         """Start vLLM on the base model and answer a first request.
 
         Raises:
             UserError: vLLM refuses the configuration or cannot load the model.
         """
-        args = engine_args(config, chat.forbidden_ids(vocab_size), seed)
+        args = engine_args(config, base, seed)
         try:
             llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**args))
         except (ValueError, RuntimeError, OSError) as problem:
             raise UserError(f"vLLM did not start on {config.model.path}: {' '.join(str(problem).split())[:500]}") from problem
-        engine = EngineVllm(llm, chat, config)
+        engine = EngineVllm(llm, base.chat, config)
         engine._base_probe = await engine._probe(engine._serving)
         return engine
 
@@ -227,7 +230,7 @@ class EngineVllm:
         return float(sum(position[token].logprob for position, token in positions))
 
 
-def engine_args(config: Config, forbidden: Sequence[int], seed: int) -> dict[str, Any]:
+def engine_args(config: Config, base: BaseModel, seed: int) -> dict[str, Any]:
     """Arguments of vLLM's AsyncEngineArgs."""
     engine, on_cpu = config.rollout.engine, current_platform.is_cpu()
     images = config.env.window or config.env.max_turns
@@ -246,16 +249,25 @@ def engine_args(config: Config, forbidden: Sequence[int], seed: int) -> dict[str
         "max_cpu_loras": 2,  # old and new side by side while the old one's requests end
         "max_lora_rank": engine.max_lora_rank,
         "enable_tower_connector_lora": config.learner.lora.vision,
+        "lora_target_modules": lora_modules(base, config.learner.lora.vision),
         "limit_mm_per_prompt": {"image": images, "video": 0},
         "logprobs_mode": "processed_logprobs",
         "logits_processors": [f"{ForbidTokens.__module__}:{ForbidTokens.__qualname__}"],
-        "additional_config": {FORBIDDEN_KEY: list(forbidden)},
+        "additional_config": {FORBIDDEN_KEY: list(base.forbidden_ids)},
         "generation_config": "vllm",  # sampling is the request's alone, nothing from the model folder
         "disable_log_stats": True,
     }
     if on_cpu:  # block_size: the CPU attention kernel takes multiples of 32
         return {**shared, "block_size": 32, "kv_cache_memory_bytes": int(engine.kv_cache_gib * 2**30), "mm_processor_cache_gb": 0.5}
     return {**shared, "gpu_memory_utilization": engine.gpu_memory_utilization, "enable_sleep_mode": True}
+
+
+def lora_modules(base: BaseModel, vision: bool) -> list[str]:
+    """Linear layers that may carry an adapter. Embedding and output head may not: even idle it costs time every step."""
+    if not vision:
+        return list(LANGUAGE_MODULES)
+    blocks = (f"visual.blocks.{block}.attn.proj" for block in range(base.vision_depth))
+    return [*LANGUAGE_MODULES, *VISION_MODULES, *blocks]
 
 
 def sampling_params(sampling: Sampling, seed: int, end_id: int) -> SamplingParams:
