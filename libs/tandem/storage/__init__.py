@@ -1,0 +1,42 @@
+"""Storage: a blob store over fsspec, the shard and manifest formats, atomic commit, verified reading. No torch."""
+
+from tandem.storage.blobs import STAGING, BlobStore, measure
+from tandem.storage.manifest import CONFIG_FILE, TENSOR_FILE, FileEntry, Manifest
+from tandem.storage.problems import explained
+from tandem.storage.readers import latest, open_tensors, read_adapter, read_manifest
+from tandem.storage.shards import (
+    CHUNK_BYTES,
+    JoinPlan,
+    OpenShard,
+    Placement,
+    ShardMeta,
+    joined_pieces,
+    open_shard,
+    plan_join,
+)
+from tandem.storage.versions import Published, VersionStore
+
+__all__ = [
+    "CHUNK_BYTES",
+    "CONFIG_FILE",
+    "STAGING",
+    "TENSOR_FILE",
+    "BlobStore",
+    "FileEntry",
+    "JoinPlan",
+    "Manifest",
+    "OpenShard",
+    "Placement",
+    "Published",
+    "ShardMeta",
+    "VersionStore",
+    "explained",
+    "joined_pieces",
+    "latest",
+    "measure",
+    "open_shard",
+    "open_tensors",
+    "plan_join",
+    "read_adapter",
+    "read_manifest",
+]

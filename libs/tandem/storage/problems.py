@@ -1,0 +1,57 @@
+"""One clear line for what a file system or object store refuses."""
+
+from __future__ import annotations
+
+import errno
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tandem.types import NotFound, Unavailable, UserError
+
+_REMEDY = {
+    errno.ENOSPC: "free space there or choose another checkpoint.url",
+    errno.EDQUOT: "free space there or choose another checkpoint.url",
+    errno.EFBIG: "the file system allows no larger file; choose another checkpoint.url",
+    errno.EACCES: "allow writing there or choose another checkpoint.url",
+    errno.EPERM: "allow writing there or choose another checkpoint.url",
+    errno.EROFS: "it is mounted read-only; choose another checkpoint.url",
+    errno.ENOTDIR: "a file stands where a folder should; choose another checkpoint.url",
+}
+
+
+@contextmanager
+def explained(what: str, *, writing: bool = False) -> Iterator[None]:
+    """Turn what the store raises into Tandem's exceptions; `what` says what was being done, and where.
+
+    Raises:
+        NotFound: the file to read is not there.
+        Unavailable: the connection failed or timed out.
+        UserError: anything else the store refuses: no space, no permission, no credentials.
+    """
+    try:
+        yield
+    except FileNotFoundError as problem:
+        if writing:
+            raise UserError(f"{what}: no such folder or bucket; check checkpoint.url") from problem
+        raise NotFound(f"{what}: not there") from problem
+    except (ConnectionError, TimeoutError) as problem:
+        raise Unavailable(f"{what}: {_line(problem)}") from problem
+    except OSError as problem:
+        remedy = _REMEDY.get(problem.errno or 0, "check checkpoint.url")
+        raise UserError(f"{what}: {_line(problem)}; {remedy}") from problem
+    except _botocore("ConnectionError", "HTTPClientError") as problem:
+        raise Unavailable(f"{what}: {_line(problem)}") from problem
+    except _botocore("BotoCoreError", "ClientError") as problem:
+        raise UserError(f"{what}: {_line(problem)}; check checkpoint.url and its credentials") from problem
+
+
+def _line(problem: BaseException) -> str:
+    reason = getattr(problem, "strerror", None) or str(problem) or type(problem).__name__
+    return " ".join(reason.split())
+
+
+def _botocore(*names: str) -> tuple[type[Exception], ...]:
+    # s3fs lets some of botocore's own exceptions through, and they are no OSErrors. Where S3 is not in use, it is not imported.
+    module = sys.modules.get("botocore.exceptions")
+    return tuple(getattr(module, name) for name in names) if module else ()

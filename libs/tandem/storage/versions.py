@@ -1,0 +1,206 @@
+"""Published versions in a store: commit, find, list, remove. What lies where: see `tandem.storage.manifest`.
+
+A version is published once its folder holds a manifest. On a local store the folder is written under another name, manifest
+last, fsynced and renamed; an object store has no rename, so there the files go to their place and the manifest follows.
+The pointer to the latest version is written after that, and a start brings it up to date where a crash came between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any
+
+from tandem.obs import get_logger
+from tandem.storage.blobs import STAGING, BlobStore, measure, read_pieces
+from tandem.storage.manifest import (
+    FOLDER,
+    MANIFEST,
+    POINTER,
+    FileEntry,
+    Manifest,
+    Pointer,
+    parse_manifest,
+    parse_pointer,
+    parse_version,
+    version_name,
+    version_path,
+)
+from tandem.types import AdapterRef, DataCorrupt, NotFound, PublishKind, TandemError
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """One published version: its reference and its manifest."""
+
+    ref: AdapterRef
+    manifest: Manifest
+
+
+class VersionStore:
+    """The versions under one URL. Any process may read; one alone, the checkpoint manager, may write."""
+
+    def __init__(self, url: str) -> None:
+        """Raises UserError for a URL that cannot be served."""
+        self.blobs = BlobStore(url)
+
+    def versions(self, kind: PublishKind) -> tuple[int, ...]:
+        """Versions with a folder of their own, oldest first; one without a manifest is not published."""
+        found = (parse_version(name) for name in self.blobs.folders(FOLDER[kind]))
+        return tuple(sorted(version for version in found if version is not None))
+
+    def published(self, kind: PublishKind) -> tuple[Published, ...]:
+        """All published versions of a kind, oldest first."""
+        found = (self.find(kind, version) for version in self.versions(kind))
+        return tuple(item for item in found if item is not None)
+
+    def find(self, kind: PublishKind, version: int) -> Published | None:
+        """A published version, or None. Raises DataCorrupt where its manifest is damaged."""
+        path = version_path(kind, version)
+        try:
+            data = self.blobs.read(f"{path}/{MANIFEST}")
+        except NotFound:
+            return None
+        manifest = parse_manifest(data, self.blobs.url_of(f"{path}/{MANIFEST}"))
+        if (manifest.kind, manifest.version) != (kind, version):
+            raise DataCorrupt(
+                f"{self.blobs.url_of(path)}/{MANIFEST}: describes {manifest.kind} v{manifest.version}"
+            )
+        return Published(manifest.ref(self.blobs.url_of(path)), manifest)
+
+    def latest(self, kind: PublishKind) -> Published | None:
+        """The version that the pointer names, or None where nothing is published.
+
+        Raises:
+            DataCorrupt: the pointer is damaged, or names what is not there or differs.
+        """
+        where = self.blobs.url_of(f"{FOLDER[kind]}/{POINTER}")
+        try:
+            pointer = parse_pointer(self.blobs.read(f"{FOLDER[kind]}/{POINTER}"), where)
+        except NotFound:
+            return None
+        found = self.find(kind, pointer.version)
+        if found is None or found.ref.sha256 != pointer.sha256:
+            raise DataCorrupt(
+                f"{where}: names version {pointer.version}, whose manifest is {'another' if found else 'missing'}"
+            )
+        return found
+
+    def commit(
+        self,
+        kind: PublishKind,
+        version: int,
+        base_model: str,
+        files: Mapping[str, Iterable[bytes]],
+        metadata: Mapping[str, Any],
+    ) -> AdapterRef:
+        """Write a version whole, make it visible, then make it the latest. A failure leaves nothing visible."""
+        target = version_path(kind, version)
+        stage = f"{STAGING}/{target.replace('/', '-')}" if self.blobs.local else target
+        self.blobs.remove_folder(stage)
+        with ExitStack() as undo:
+            undo.callback(self._forget, stage)
+            entries = {name: self.blobs.write(f"{stage}/{name}", pieces) for name, pieces in files.items()}
+            manifest = Manifest(kind, version, base_model, entries, metadata)
+            self.blobs.write(f"{stage}/{MANIFEST}", [manifest.encode()])
+            if self.blobs.local:
+                self.blobs.remove_folder(target)  # what a removal that was cut short has left
+                self.blobs.rename_folder(stage, target)
+            undo.pop_all()
+        ref = manifest.ref(self.blobs.url_of(target))
+        self.point(kind, ref)
+        return ref
+
+    def point(self, kind: PublishKind, ref: AdapterRef) -> None:
+        """Make a published version the latest."""
+        self.blobs.replace(f"{FOLDER[kind]}/{POINTER}", Pointer(ref.version, ref.sha256).encode())
+
+    def remove(self, kind: PublishKind, version: int) -> None:
+        """Unpublish, then remove. The manifest goes first: no reader ever sees half a version."""
+        path = version_path(kind, version)
+        self.blobs.remove_file(f"{path}/{MANIFEST}")
+        self.blobs.remove_folder(path)
+
+    def verify(self, published: Published) -> None:
+        """Hash every file of a version. Raises DataCorrupt naming the first that differs or is missing."""
+        for name, entry in published.manifest.files.items():
+            path = f"{version_path(published.manifest.kind, published.manifest.version)}/{name}"
+            try:
+                with self.blobs.open_read(path) as file:
+                    check_entry(measure(read_pieces(file)), entry, self.blobs.url_of(path))
+            except NotFound as problem:
+                raise DataCorrupt(f"{self.blobs.url_of(path)}: missing") from problem
+
+    def recover(self) -> None:
+        """Clear what a crash has left: unfinished folders go, and the pointer follows the newest version that is whole."""
+        self.blobs.remove_folder(STAGING)
+        for kind in PublishKind:
+            for version in self.versions(kind):
+                if self._bare(kind, version):
+                    log.warning("removing unfinished %s", self.blobs.url_of(version_path(kind, version)))
+                    self.remove(kind, version)
+            self._recover_pointer(kind)
+
+    def rewind(self, version: int) -> None:
+        """Forget every adapter and state newer than `version`: a resumed run makes those versions anew."""
+        for kind in PublishKind:
+            newer = [item for item in self.versions(kind) if item > version]
+            if not newer:
+                continue
+            if found := self._newest_whole(kind, range(version + 1)):
+                self.point(kind, found.ref)
+            else:
+                self.blobs.remove_file(f"{FOLDER[kind]}/{POINTER}")
+            for item in newer:
+                self.remove(kind, item)
+
+    def _bare(self, kind: PublishKind, version: int) -> bool:
+        try:
+            return self.find(kind, version) is None
+        except DataCorrupt as problem:
+            log.error(
+                "%s; left as it is", problem
+            )  # damaged is not unfinished: removing it is a person's decision
+            return False
+
+    def _recover_pointer(self, kind: PublishKind) -> None:
+        try:
+            latest = self.latest(kind)
+        except DataCorrupt as problem:
+            log.error("%s; pointing to the newest whole version instead", problem)
+            latest = None
+        newest = max(self.versions(kind), default=-1)
+        if found := self._newest_whole(kind, range(latest.manifest.version + 1 if latest else 0, newest + 1)):
+            self.point(kind, found.ref)
+            log.warning("%s is the latest of %s again", version_name(found.manifest.version), FOLDER[kind])
+
+    def _newest_whole(self, kind: PublishKind, among: range) -> Published | None:
+        for version in reversed([item for item in self.versions(kind) if item in among]):
+            try:
+                if found := self.find(kind, version):
+                    self.verify(found)
+                    return found
+            except DataCorrupt as problem:
+                log.error("%s; not served", problem)
+        return None
+
+    def _forget(self, stage: str) -> None:
+        try:
+            self.blobs.remove_folder(stage)
+        except TandemError as problem:
+            log.warning(
+                "%s; the next start removes it", problem
+            )  # the error that led here is the one to tell
+
+
+def check_entry(found: FileEntry, entry: FileEntry, where: str) -> None:
+    """Raises DataCorrupt where the bytes read are not those of the manifest."""
+    if found.size != entry.size:
+        raise DataCorrupt(f"{where}: {found.size} bytes, the manifest says {entry.size}")
+    if found.sha256 != entry.sha256:
+        raise DataCorrupt(
+            f"{where}: sha256 is {found.sha256[:12]}..., the manifest says {entry.sha256[:12]}..."
+        )

@@ -1,0 +1,276 @@
+"""What the checkpoint manager does, without network: take shards, join and publish, find, list, delete, keep few.
+
+receive(shard) x world_size  ->  publish  ->  get / list / delete
+    hashed, spooled              joined tensor by tensor into the output as it is written; never held whole
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import mkdtemp
+from threading import Lock
+from typing import Any
+
+from tandem.obs import get_logger
+from tandem.storage import (
+    CONFIG_FILE,
+    STAGING,
+    TENSOR_FILE,
+    Manifest,
+    OpenShard,
+    Published,
+    VersionStore,
+    joined_pieces,
+    measure,
+    plan_join,
+)
+from tandem.types import AdapterRef, NotFound, PublishKind, ShardRef, StaleRequest, TandemError, UserError
+
+from tandem_checkpoint_manager.adapter_config import check_adapter, parse_adapter_config, parse_object
+from tandem_checkpoint_manager.staging import Receiver, Staging
+
+log = get_logger(__name__)
+# Engines serve the adapter before the latest until each has loaded the latest, and may read it again from its folder.
+LEAST_ADAPTERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A checked request to publish."""
+
+    kind: PublishKind
+    version: int
+    world_size: int
+    base_model: str
+    config_json: str
+    config: dict[str, Any]
+    metadata: dict[str, Any]
+
+    @property
+    def what(self) -> str:
+        """How errors name it."""
+        return f"{self.kind} v{self.version}"
+
+
+class CheckpointManager:
+    """The only writer of the store at `url`. Methods may be called from several threads."""
+
+    def __init__(self, url: str, keep: int) -> None:
+        """Check the store, clear what a crash has left there, and keep `keep` versions of each kind from now on.
+
+        Raises:
+            UserError: the store cannot be written.
+        """
+        self.keep = keep
+        self.store = VersionStore(url)
+        self.store.blobs.check_writable()
+        self.store.recover()
+        spool = (
+            Path(self.store.blobs.full(STAGING))
+            if self.store.blobs.local
+            else Path(mkdtemp(prefix="tandem-"))
+        )
+        self.staging = Staging(spool / "shards")
+        self._lock = Lock()
+
+    def close(self) -> None:
+        """Forget shards that were never published."""
+        self.staging.close()
+
+    def rewind(self, version: int) -> None:
+        """Forget what is published after `version`: a resumed run makes those versions anew."""
+        with self._lock:
+            self.store.rewind(version)
+
+    def receive(self, ref: ShardRef) -> AbstractContextManager[Receiver]:
+        """Receive a shard: write its chunks in the body. See `Staging.receive` for what is refused."""
+        return self.staging.receive(ref)
+
+    def put(self, ref: ShardRef, chunks: Iterable[bytes]) -> ShardRef:
+        """Receive a shard from chunks at hand."""
+        with self.receive(ref) as receiver:
+            for chunk in chunks:
+                receiver.write(chunk)
+        return ref
+
+    def publish(
+        self,
+        kind: PublishKind,
+        version: int,
+        *,
+        world_size: int,
+        base_model: str,
+        adapter_config_json: str = "",
+        metadata_json: str = "{}",
+    ) -> AdapterRef:
+        """Join the shards of one version and make the result the latest. The same again is welcome.
+
+        Raises:
+            UserError: a shard is missing, the request is malformed, the base model is another than the store's,
+                the version is published with other content, or the store cannot be written.
+            StaleRequest: the version is older than the latest.
+            DataCorrupt: the shards do not make one whole file.
+        """
+        request = _checked(kind, version, world_size, base_model, adapter_config_json, metadata_json)
+        with self._lock:
+            ref = self._publish(request)
+            self.staging.drop_up_to(kind, version)
+            self._prune()
+        return ref
+
+    def get(self, kind: PublishKind, version: int | None = None) -> Published:
+        """A published version, the latest when None. Raises NotFound, or DataCorrupt where it is damaged."""
+        found = self.store.latest(kind) if version is None else self.store.find(kind, version)
+        if found is None:
+            name = f"{kind} v{version}" if version is not None else str(kind)
+            raise NotFound(f"store {self.store.blobs.url}: no {name} is published")
+        return found
+
+    def list(self, kind: PublishKind) -> tuple[Published, ...]:
+        """All published versions of a kind, oldest first."""
+        return self.store.published(kind)
+
+    def delete(self, kind: PublishKind, version: int) -> None:
+        """Remove a version, or the staged shards of one that was never published.
+
+        Raises:
+            StaleRequest: it is the latest.
+            NotFound: there is no such version.
+        """
+        with self._lock:
+            staged = self.staging.drop(kind, version)
+            if version not in self.store.versions(kind):
+                if staged:
+                    return
+                raise NotFound(f"store {self.store.blobs.url}: no {kind} v{version} to delete")
+            latest = self.store.latest(kind)
+            if latest and latest.manifest.version == version:
+                raise StaleRequest(
+                    f"{kind} v{version} is the latest and cannot be deleted; publish a newer one first"
+                )
+            self.store.remove(kind, version)
+
+    def _publish(self, request: Request) -> AdapterRef:
+        latest = self.store.latest(request.kind)
+        self._check_base(request)
+        staged = self.staging.of(request.kind, request.version)
+        present = self.store.find(request.kind, request.version)
+        if present and not staged:
+            _check_same(request, present.manifest, _declared(request, present.manifest))
+        elif not present and latest and request.version < latest.manifest.version:
+            raise StaleRequest(
+                f"{request.what}: v{latest.manifest.version} is published already; only newer versions can follow"
+            )
+        else:
+            _check_complete(request, staged)
+            with self.staging.opened([staged[rank] for rank in sorted(staged)]) as shards:
+                files = _files(request, shards)
+                if not present:
+                    ref = self.store.commit(
+                        request.kind, request.version, request.base_model, files, request.metadata
+                    )
+                    log.info(
+                        "published %s: %d bytes from %d shards at %s",
+                        request.what,
+                        ref.size,
+                        len(shards),
+                        ref.url,
+                    )
+                    return ref
+                entries = {name: measure(pieces) for name, pieces in files.items()}
+            again = Manifest(request.kind, request.version, request.base_model, entries, request.metadata)
+            _check_same(request, present.manifest, again)
+        if latest is None or latest.manifest.version < request.version:
+            self.store.point(
+                request.kind, present.ref
+            )  # an attempt before this one came as far as the folder
+        return present.ref
+
+    def _check_base(self, request: Request) -> None:
+        for kind in PublishKind:
+            latest = self.store.latest(kind)
+            if latest and latest.manifest.base_model != request.base_model:
+                raise UserError(
+                    f"{request.what}: belongs to base model {request.base_model[:12]}..., but store {self.store.blobs.url} holds "
+                    f"{kind}s of {latest.manifest.base_model[:12]}...; choose another checkpoint.url"
+                )
+
+    def _prune(self) -> None:
+        """Keep the newest `keep` of each kind, and every adapter that a kept state needs to be resumed from."""
+        try:
+            states = self.store.versions(PublishKind.STATE)
+            adapters = self.store.versions(PublishKind.ADAPTER)
+            kept = states[-self.keep :]
+            for version in states[: -self.keep]:
+                self.store.remove(PublishKind.STATE, version)
+            for version in adapters[: -max(self.keep, LEAST_ADAPTERS)]:
+                if version not in kept:
+                    self.store.remove(PublishKind.ADAPTER, version)
+        except TandemError as problem:
+            log.warning("old versions stay for now: %s", problem)  # what was asked for is published
+
+
+def _checked(
+    kind: PublishKind,
+    version: int,
+    world_size: int,
+    base_model: str,
+    adapter_config_json: str,
+    metadata_json: str,
+) -> Request:
+    what = f"{kind} v{version}"
+    if world_size < 1 or not base_model:
+        raise UserError(f"{what}: world_size {world_size} and base_model {base_model!r} must be given")
+    adapter = kind is PublishKind.ADAPTER
+    config = parse_adapter_config(adapter_config_json, what) if adapter else {}
+    metadata = parse_object(metadata_json or "{}", f"{what}: metadata_json")
+    return Request(
+        kind, version, world_size, base_model, adapter_config_json if adapter else "", config, metadata
+    )
+
+
+def _check_complete(request: Request, staged: dict[int, ShardRef]) -> None:
+    for ref in staged.values():
+        if ref.world_size != request.world_size:
+            raise UserError(
+                f"{request.what}: the shards are of {ref.world_size} ranks, asked for are {request.world_size}"
+            )
+    if missing := [rank for rank in range(request.world_size) if rank not in staged]:
+        raise UserError(
+            f"{request.what}: no shard of rank {missing[0]} of {request.world_size} has come; export again, then publish"
+        )
+
+
+def _files(request: Request, shards: list[OpenShard]) -> dict[str, Iterable[bytes]]:
+    for shard in shards:
+        if shard.meta.base_model != request.base_model:
+            raise UserError(
+                f"{shard.what}: belongs to base model {shard.meta.base_model[:12]}..., asked for is {request.base_model[:12]}...; "
+                "start learner and controller from the same model.path"
+            )
+    plan = plan_join(shards, request.what)
+    files: dict[str, Iterable[bytes]] = {TENSOR_FILE[request.kind]: joined_pieces(plan)}
+    if request.kind is PublishKind.ADAPTER:
+        check_adapter(plan, request.config, request.what)
+        files[CONFIG_FILE] = [request.config_json.encode()]
+    return files
+
+
+def _declared(request: Request, present: Manifest) -> Manifest:
+    """The manifest as it would be if the tensors, which are no longer staged, were those published."""
+    files = dict(present.files)
+    if request.kind is PublishKind.ADAPTER:
+        files[CONFIG_FILE] = measure([request.config_json.encode()])
+    return Manifest(request.kind, request.version, request.base_model, files, request.metadata)
+
+
+def _check_same(request: Request, present: Manifest, again: Manifest) -> None:
+    if present.encode() == again.encode():
+        return
+    changed = [name for name in present.files if present.files[name] != again.files.get(name)] or ["metadata"]
+    raise UserError(
+        f"{request.what}: is published already with another {changed[0]}; a version cannot change, publish the next one"
+    )

@@ -1,0 +1,85 @@
+"""tandem.checkpoint.v1 over the core: decode, call, encode. The core reads and writes files, so it runs in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import deque
+from collections.abc import AsyncIterator
+
+import grpc
+from tandem.rpc import codec
+from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as pb
+from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2_grpc
+from tandem.storage import Published
+from tandem.types import UserError
+
+from tandem_checkpoint_manager.core import CheckpointManager
+
+Context = grpc.aio.ServicerContext
+
+
+class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
+    """Serves one manager."""
+
+    def __init__(self, manager: CheckpointManager) -> None:
+        self.manager = manager
+        self._deleted: deque[str] = deque(
+            maxlen=1024
+        )  # request ids, so that a retried delete is no NOT_FOUND
+
+    async def PutShard(
+        self, request_iterator: AsyncIterator[pb.PutShardRequest], context: Context
+    ) -> pb.PutShardResponse:
+        """Header, then chunks; each is hashed and written before the next is taken, which is the back-pressure."""
+        parts = aiter(request_iterator)
+        first = await anext(parts, pb.PutShardRequest())
+        if first.WhichOneof("part") != "header":
+            raise UserError("PutShard: the first message must be the header")
+        ref = codec.decode_shard(first.header.shard)
+        scope = self.manager.receive(ref)
+        with scope as receiver:
+            async for part in parts:
+                if part.WhichOneof("part") != "chunk":
+                    raise UserError("PutShard: only chunks may follow the header")
+                await asyncio.to_thread(receiver.write, part.chunk)
+        return pb.PutShardResponse(shard=codec.encode_shard(ref))
+
+    async def Publish(self, request: pb.PublishRequest, context: Context) -> pb.PublishResponse:
+        """Idempotent by kind, version and content."""
+        ref = await asyncio.to_thread(
+            self.manager.publish,
+            codec.decode_kind(request.kind),
+            request.version,
+            world_size=request.world_size,
+            base_model=request.base_model,
+            adapter_config_json=request.adapter_config_json,
+            metadata_json=request.metadata_json,
+        )
+        return pb.PublishResponse(adapter=codec.encode_adapter(ref))
+
+    async def GetAdapter(self, request: pb.GetAdapterRequest, context: Context) -> pb.GetAdapterResponse:
+        """By version, or the latest."""
+        version = request.version if request.HasField("version") else None
+        found = await asyncio.to_thread(self.manager.get, codec.decode_kind(request.kind), version)
+        return pb.GetAdapterResponse(adapter=codec.encode_adapter(found.ref), metadata_json=_metadata(found))
+
+    async def ListAdapters(
+        self, request: pb.ListAdaptersRequest, context: Context
+    ) -> pb.ListAdaptersResponse:
+        """Oldest first."""
+        found = await asyncio.to_thread(self.manager.list, codec.decode_kind(request.kind))
+        return pb.ListAdaptersResponse(adapters=[codec.encode_adapter(item.ref) for item in found])
+
+    async def DeleteAdapter(
+        self, request: pb.DeleteAdapterRequest, context: Context
+    ) -> pb.DeleteAdapterResponse:
+        """Not the latest. Idempotent by request id."""
+        if request.request_id not in self._deleted:
+            await asyncio.to_thread(self.manager.delete, codec.decode_kind(request.kind), request.version)
+            self._deleted.append(request.request_id)
+        return pb.DeleteAdapterResponse()
+
+
+def _metadata(found: Published) -> str:
+    return json.dumps(found.manifest.metadata)

@@ -1,0 +1,168 @@
+"""Shards on their way in: each is spooled to a file while it is hashed, and kept until its version is published."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from threading import Lock
+from uuid import uuid4
+
+from tandem.storage import CHUNK_BYTES, OpenShard, explained, open_shard
+from tandem.types import DataCorrupt, PublishKind, ShardRef, UserError
+
+
+def shard_name(ref: ShardRef) -> str:
+    """How errors name a shard."""
+    return f"shard of {ref.kind} v{ref.version}, rank {ref.rank} of {ref.world_size}"
+
+
+class Receiver:
+    """One shard being received; made by `Staging.receive`."""
+
+    def __init__(self, ref: ShardRef, path: Path) -> None:
+        self.ref = ref
+        self.what = shard_name(ref)
+        self.path = path
+        self.digest = hashlib.sha256()
+        self.size = 0
+        self.file = open(path, "xb")
+
+    def write(self, chunk: bytes) -> None:
+        """Take the next bytes. Raises DataCorrupt as soon as there are more than announced."""
+        if len(chunk) > CHUNK_BYTES:
+            raise UserError(f"{self.what}: a chunk has {len(chunk)} bytes; send at most {CHUNK_BYTES}")
+        self.size += len(chunk)
+        if self.size > self.ref.size:
+            raise DataCorrupt(f"{self.what}: more bytes than the {self.ref.size} announced")
+        with explained(f"spooling {self.path}", writing=True):
+            self.file.write(chunk)
+        self.digest.update(chunk)
+
+    def close(self) -> None:
+        """Flush. Raises DataCorrupt where the bytes are not those announced."""
+        with explained(f"spooling {self.path}", writing=True):
+            self.file.close()
+        if self.size != self.ref.size:
+            raise DataCorrupt(f"{self.what}: truncated: {self.size} of {self.ref.size} bytes came")
+        if self.digest.hexdigest() != self.ref.sha256:
+            raise DataCorrupt(
+                f"{self.what}: sha256 is {self.digest.hexdigest()[:12]}..., announced was {self.ref.sha256[:12]}..."
+            )
+
+    def discard(self) -> None:
+        """Forget what was received; harmless after the file has moved on."""
+        with suppress(
+            OSError
+        ):  # a full disk refuses the rest of the buffer once more; the file is closed all the same
+            self.file.close()
+        self.path.unlink(missing_ok=True)
+
+
+class Staging:
+    """The shards of versions not yet published. Methods may be called from several threads."""
+
+    def __init__(self, folder: Path) -> None:
+        """`folder` is local, made here, and no one else's."""
+        self.folder = folder
+        self._shards: dict[tuple[PublishKind, int], dict[int, ShardRef]] = {}
+        self._lock = Lock()
+        with explained(f"making {folder}", writing=True):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    @contextmanager
+    def receive(self, ref: ShardRef) -> Iterator[Receiver]:
+        """Receive a shard in the body; leaving it keeps the shard if it is whole, sound and not in conflict.
+
+        Raises:
+            UserError: this rank has sent other bytes for this version, or ranks disagree on their number.
+            DataCorrupt: truncated, changed on the way, or not what it was announced as.
+        """
+        self._check_conflict(ref)
+        with explained(f"spooling to {self.folder}", writing=True):
+            receiver = Receiver(ref, self.folder / f"incoming-{uuid4().hex}")
+        try:
+            yield receiver
+            receiver.close()
+            with open(receiver.path, "rb") as file:
+                open_shard(file.fileno(), ref, receiver.what)
+            self._keep(receiver)
+        finally:
+            receiver.discard()
+
+    def of(self, kind: PublishKind, version: int) -> dict[int, ShardRef]:
+        """The shards held of one version, by rank."""
+        with self._lock:
+            return dict(self._shards.get((kind, version), {}))
+
+    @contextmanager
+    def opened(self, refs: list[ShardRef]) -> Iterator[list[OpenShard]]:
+        """Open shards for joining; each is hashed again, for the spool is a disk like any other.
+
+        Raises:
+            DataCorrupt: a spooled shard has changed; it is dropped, so that it can be sent again.
+        """
+        with ExitStack() as files:
+            shards = []
+            for ref in refs:
+                with explained(f"reading the {shard_name(ref)}"):
+                    file = files.enter_context(open(self._path(ref), "rb"))
+                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                if digest != ref.sha256:
+                    self._drop(ref)
+                    raise DataCorrupt(
+                        f"{shard_name(ref)}: changed in {self._path(ref)} since it came; send it again"
+                    )
+                shards.append(open_shard(file.fileno(), ref, shard_name(ref)))
+            yield shards
+
+    def drop(self, kind: PublishKind, version: int) -> bool:
+        """Forget the shards of one version; False where there were none."""
+        refs = self.of(kind, version)
+        for ref in refs.values():
+            self._drop(ref)
+        return bool(refs)
+
+    def drop_up_to(self, kind: PublishKind, version: int) -> None:
+        """Forget the shards of a version and of older ones: those can no longer be published."""
+        with self._lock:
+            gone = [key for key in self._shards if key[0] is kind and key[1] <= version]
+        for key in gone:
+            self.drop(*key)
+
+    def close(self) -> None:
+        """Forget everything."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _check_conflict(self, ref: ShardRef) -> None:
+        for other in self.of(ref.kind, ref.version).values():
+            if other.world_size != ref.world_size:
+                raise UserError(
+                    f"{shard_name(ref)}: shards of {other.world_size} ranks are here already; delete v{ref.version} to start it anew"
+                )
+            if other.rank == ref.rank and other.sha256 != ref.sha256:
+                raise UserError(
+                    f"{shard_name(ref)}: other bytes of this rank are here already ({other.sha256[:12]}..., now {ref.sha256[:12]}...); "
+                    f"delete v{ref.version} to start it anew"
+                )
+
+    def _keep(self, receiver: Receiver) -> None:
+        ref = receiver.ref
+        self._check_conflict(ref)
+        with self._lock, explained(f"spooling {self._path(ref)}", writing=True):
+            os.replace(receiver.path, self._path(ref))
+            self._shards.setdefault((ref.kind, ref.version), {})[ref.rank] = ref
+
+    def _drop(self, ref: ShardRef) -> None:
+        with self._lock:
+            held = self._shards.get((ref.kind, ref.version), {})
+            if held.pop(ref.rank, None):
+                self._path(ref).unlink(missing_ok=True)
+            if not held:
+                self._shards.pop((ref.kind, ref.version), None)
+
+    def _path(self, ref: ShardRef) -> Path:
+        return self.folder / f"{ref.kind}-v{ref.version:08d}-rank{ref.rank:05d}.safetensors"
