@@ -1,6 +1,7 @@
 """Generate libs/tandem/rpc/gen from proto/; `--check` fails when what is committed differs.
 
-protoc names Python modules by proto path (tandem.common.v1); ours live under tandem.rpc.gen, so imports are rewritten.
+protoc names Python modules by proto path (tandem.common.v1); ours live under tandem.rpc.gen, so imports are
+rewritten.
 """
 
 import filecmp
@@ -21,7 +22,12 @@ def generate(out: Path) -> None:
     """Write the generated package into `out` (made if missing)."""
     with tempfile.TemporaryDirectory() as raw:
         files = sorted(str(path.relative_to(PROTO)) for path in PROTO.rglob("*.proto"))
-        flags = [f"--proto_path={PROTO}", f"--python_out={raw}", f"--pyi_out={raw}", f"--grpc_python_out={raw}"]
+        flags = [
+            f"--proto_path={PROTO}",
+            f"--python_out={raw}",
+            f"--pyi_out={raw}",
+            f"--grpc_python_out={raw}",
+        ]
         if protoc.main(["protoc", *flags, *files]) != 0:
             raise SystemExit("proto: protoc refused the files above")
         for path in sorted(Path(raw).rglob("*.py*")):
@@ -34,8 +40,17 @@ def generate(out: Path) -> None:
 
 def differences(left: Path, right: Path) -> list[str]:
     """Relative paths that are missing on one side or differ."""
-    names = {p.relative_to(base) for base in (left, right) for p in base.rglob("*.py*") if "__pycache__" not in p.parts}
-    same = lambda name: (left / name).exists() and (right / name).exists() and filecmp.cmp(left / name, right / name, False)  # noqa: E731
+    names = {
+        path.relative_to(base)
+        for base in (left, right)
+        for path in base.rglob("*.py*")
+        if "__pycache__" not in path.parts
+    }
+
+    def same(name: Path) -> bool:
+        sides = (left / name, right / name)
+        return all(side.exists() for side in sides) and filecmp.cmp(*sides, shallow=False)
+
     return sorted(str(name) for name in names if not same(name))
 
 
@@ -46,8 +61,8 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory() as fresh:
         generate(Path(fresh))
-        if drift := differences(Path(fresh), GEN):
-            raise SystemExit(f"proto: generated code is out of date ({', '.join(drift)}); run `make proto` and commit")
+        if drift := ", ".join(differences(Path(fresh), GEN)):
+            raise SystemExit(f"proto: generated code is out of date ({drift}); run `make proto` and commit")
 
 
 if __name__ == "__main__":

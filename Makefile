@@ -1,0 +1,143 @@
+# Every command of the project. `make help` lists them; none but system-deps needs root.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+PROFILE ?= cpu
+VENV ?= .venv
+TORCH_INDEX ?=
+RECIPE ?= deploy/recipes/maze2d-cpu.yaml
+ARGS ?=
+QUICK ?=
+
+PY := $(VENV)/bin/python
+SERVICES := rollout learner checkpoint-manager controller
+CODE := libs services scripts requirements tests conftest.py
+UNIT := libs/tests services tests/unit
+
+# What a run of the demo looks at when it has four minutes: ten mazes, a few steps.
+QUICK_OVERRIDES := run.name=demo-quick run.steps=4 eval.fixed=10 eval.heldout=0 eval.samples=0
+
+.PHONY: help
+help:  ## list the commands
+	@echo 'Tandem: make TARGET [VARIABLE=value ...]'
+	@echo
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / {printf "  %-20s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo
+	@for service in $(SERVICES); do \
+		printf '  %-26s %s\n' "$$service-run" 'start it alone, by RECIPE and ARGS' "$$service-test" 'its tests' \
+			"$$service-lint" 'its style and types' "$$service-image" 'its container image (docker or buildah)'; done
+	@echo
+	@echo 'Variables (now)'
+	@printf '  %-22s %s\n' 'PROFILE=$(PROFILE)' 'cpu or gpu: which pinned requirements/*.txt' \
+		'VENV=$(VENV)' 'where everything is installed' \
+		'PYTHON=' 'the interpreter to make it from; the first suitable one if empty' \
+		'TORCH_INDEX=$(TORCH_INDEX)' "url of PyTorch's CPU wheel index, where pip does not know torch's CPU build by itself" \
+		'QUICK=1' 'with demo: a few steps and ten mazes instead of the whole' \
+		'RECIPE=, ARGS=' 'with SERVICE-run: the recipe, and overrides of it; ARGS also goes to demo and pytest'
+
+# -- install: two stamps, so that a second run is instant and a new entry point costs seconds -------------------------------------
+
+DEPS := $(VENV)/.deps-$(PROFILE)
+PROJECT := $(VENV)/.project-$(PROFILE)
+
+$(DEPS): requirements/$(PROFILE).txt requirements/dev.txt $(wildcard requirements/shims/*.py) scripts/install.sh
+	@scripts/install.sh deps $(PROFILE) $(VENV) $(TORCH_INDEX)
+	@touch $@
+
+$(PROJECT): $(DEPS) libs/pyproject.toml $(wildcard services/*/pyproject.toml)
+	@scripts/install.sh project $(PROFILE) $(VENV)
+	@touch $@
+
+requirements/$(PROFILE).txt:
+	@echo "install: PROFILE is cpu or gpu, not '$(PROFILE)'" >&2; exit 2
+
+.PHONY: install
+install: $(PROJECT)  ## install everything into VENV
+
+.PHONY: system-deps
+system-deps:  ## Debian, root: install the programs that some tests use
+	@scripts/system_deps.sh
+
+.PHONY: pins
+pins: install  ## resolve requirements/*.in into pinned requirements/*.txt
+	$(PY) scripts/pins.py $(PROFILE) $(VENV)/shims
+
+# -- run -------------------------------------------------------------------------------------------------------------------------
+
+.PHONY: demo
+demo: install  ## train the tiny model on mazes, on this machine: the main job (QUICK=1: a short one)
+	$(VENV)/bin/tandem train deploy/recipes/maze2d-cpu.yaml $(if $(QUICK),$(QUICK_OVERRIDES)) $(ARGS)
+
+.PHONY: bench
+bench: install  ## measure: figures, not tests
+	$(PY) -m pytest tests/bench --override-ini=python_files='bench_*.py' -s $(ARGS)
+
+.PHONY: gpu-check
+gpu-check: install  ## on a machine with an NVIDIA GPU (PROFILE=gpu): engine, learner, their agreement, sleep and wake
+	$(PY) scripts/gpu_check.py
+
+# -- check -----------------------------------------------------------------------------------------------------------------------
+
+.PHONY: test test-unit test-integration test-e2e
+test: install  ## all tests: unit, integration, end to end
+	$(PY) -m pytest $(UNIT) tests/integration tests/e2e $(ARGS)
+
+test-unit: install  ## tests of libs and services, each alone
+	$(PY) -m pytest $(UNIT) $(ARGS)
+
+test-integration: install  ## services over real gRPC
+	$(PY) -m pytest tests/integration $(ARGS)
+
+test-e2e: install  ## training with real vLLM, Ray and all services
+	$(PY) -m pytest tests/e2e $(ARGS)
+
+.PHONY: lint
+lint: install proto-check type  ## style, types, who may import whom, house rules, protos, Dockerfiles
+	$(VENV)/bin/ruff check $(CODE)
+	$(VENV)/bin/ruff format --check $(CODE)
+	$(VENV)/bin/lint-imports --no-logo
+	$(PY) scripts/house_rules.py
+	$(VENV)/bin/hadolint docker/*.Dockerfile
+
+.PHONY: type
+type: install  ## types, by pyright
+	$(VENV)/bin/pyright
+
+.PHONY: format
+format: install  ## let ruff format and sort the code
+	$(VENV)/bin/ruff check --fix $(CODE)
+	$(VENV)/bin/ruff format $(CODE)
+
+.PHONY: proto proto-check
+proto: install  ## generate libs/tandem/rpc/gen from proto/
+	$(PY) scripts/proto.py
+
+proto-check: install  ## lint the protos, compare the generated code, refuse breaking changes since the last release
+	cd proto && $(abspath $(VENV))/bin/buf lint
+	@tag=$$(git describe --tags --abbrev=0 2>/dev/null || true); if [[ -z $$tag ]]; then echo 'proto-check: no release to compare with yet'; \
+	else set -x; $(VENV)/bin/buf breaking proto --against ".git#tag=$$tag,subdir=proto"; fi
+	$(PY) scripts/proto.py --check
+
+.PHONY: clean
+clean:  ## remove caches and build outputs; VENV and runs/ stay
+	rm -rf build dist .pytest_cache .ruff_cache .import_linter_cache .hypothesis libs/build services/*/build
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# -- one service -----------------------------------------------------------------------------------------------------------------
+
+define SERVICE_TARGETS
+.PHONY: $(1)-run $(1)-test $(1)-lint $(1)-image
+$(1)-run: install
+	$$(PY) -m tandem_$(2) $$(RECIPE) $$(ARGS)
+$(1)-test: install
+	$$(PY) -m pytest services/$(2)/tests $$(ARGS)
+$(1)-lint: install
+	$$(VENV)/bin/ruff check services/$(2)
+	$$(VENV)/bin/ruff format --check services/$(2)
+	$$(VENV)/bin/pyright services/$(2)
+$(1)-image:
+	@scripts/image.sh $(1) $$(PROFILE) $$(TORCH_INDEX)
+endef
+$(foreach service,$(SERVICES),$(eval $(call SERVICE_TARGETS,$(service),$(subst -,_,$(service)))))

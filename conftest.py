@@ -1,0 +1,41 @@
+"""Environment of every test: a home of its own, one compute thread, nothing that asks the network.
+
+Set here, before any test module is imported, and in os.environ, so that Ray's and vLLM's processes have it.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "RAY_AUTH_MODE": "disabled",  # the cluster of a test listens on loopback and lives for that test
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "MPLBACKEND": "Agg",
+    "NO_COLOR": "1",
+}
+_home = pytest.StashKey[Path]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Set the environment. The home's path is short, since Ray's Unix sockets lie below it."""
+    home = Path(tempfile.mkdtemp(prefix="tandem-"))
+    config.stash[_home] = home
+    os.environ.update(ENVIRONMENT, HOME=str(home), XDG_CACHE_HOME=str(home / "cache"))
+    os.environ["TANDEM_RAY_TEMP_DIR"] = str(home / "ray")
+    os.environ.pop("RAY_ADDRESS", None)  # a test that wants a cluster names it
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the home."""
+    shutil.rmtree(config.stash[_home], ignore_errors=True)

@@ -1,0 +1,16 @@
+# The learner service: torch and peft, no engine. A recipe is its first argument.
+FROM python:3.11-slim-bookworm
+RUN useradd --create-home --uid 1000 tandem
+
+ARG PROFILE=cpu
+ARG TORCH_INDEX=
+WORKDIR /opt/tandem
+COPY requirements requirements
+COPY docker/install.sh docker/install.sh
+COPY libs libs
+COPY services/learner services/learner
+RUN docker/install.sh "$PROFILE" learner
+
+USER 1000
+WORKDIR /home/tandem
+ENTRYPOINT ["python", "-m", "tandem_learner"]
