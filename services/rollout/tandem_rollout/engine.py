@@ -26,8 +26,8 @@ class Frame:
 class Completion:
     """What the engine made of one prompt.
 
-    `prompt_ids` are the ids as the engine saw them, image placeholders expanded. `logprobs[i]` is the processed
-    logprob (nats) of `completion_ids[i]`. `policy_version` is the one all of it was drawn from.
+    `prompt_ids` are the ids as the engine saw them, image placeholders expanded. `logprobs[i]` (nats) is the
+    processed logprob of `completion_ids[i]`. `policy_version` is the one all of it was drawn from.
     """
 
     prompt_ids: tuple[int, ...]
@@ -39,7 +39,8 @@ class Completion:
 
 @dataclass(frozen=True, slots=True)
 class LocalAdapter:
-    """A verified adapter folder on this machine. Name and folder are this version's alone (engines cache by both)."""
+    """A verified adapter folder on this machine. Name and folder are this version's alone: engines cache by
+    both."""
 
     version: int
     name: str
@@ -52,8 +53,8 @@ class ContextFull(TandemError):
 
 
 class Engine(Protocol):
-    """One engine serving one policy version at a time. Every method but `expand` raises Unavailable where the engine
-    does not answer in time or is dead."""
+    """One engine serving one policy version at a time. Every coroutine raises Unavailable where the engine is
+    dead or does not answer in time."""
 
     @property
     def healthy(self) -> bool:
@@ -63,6 +64,11 @@ class Engine(Protocol):
     @property
     def policy_version(self) -> int:
         """The version that requests are answered with; 0 is the base model without an adapter."""
+        ...
+
+    @property
+    def has_sleep_mode(self) -> bool:
+        """Whether `sleep` frees anything (not on CPU)."""
         ...
 
     def expand(self, prompt_ids: Sequence[int], frames: Sequence[Frame]) -> tuple[int, ...]:
@@ -85,10 +91,10 @@ class Engine(Protocol):
         ...
 
     async def serve(self, adapter: LocalAdapter | None) -> float:
-        """Serve this adapter (None: the base model) from now on and return the probe's logprob under it (nats).
+        """Serve this adapter (None: the base model) from now on; returns the probe's logprob under it (nats).
 
-        New requests go to it once the probe has shown that it acts; the old adapter is let go once its running
-        requests have ended. On any error the engine still serves what it did before.
+        New requests go to it once the probe has shown that it acts; the old adapter is let go once the
+        requests running on it have ended. On any error the engine still serves what it did before.
 
         Raises:
             DataCorrupt: the adapter loads but does not act as it should.
@@ -97,7 +103,7 @@ class Engine(Protocol):
         ...
 
     async def sleep(self) -> bool:
-        """Free device memory; False where the engine has no sleep mode."""
+        """Free device memory; returns `has_sleep_mode`."""
         ...
 
     async def wake(self) -> None:

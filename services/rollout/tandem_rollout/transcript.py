@@ -1,4 +1,4 @@
-"""The transcript of one episode as token ids. It grows by concatenation alone: nothing is ever tokenised twice."""
+"""The transcript of one episode as token ids. It grows by concatenation: nothing is ever tokenised twice."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ class Transcript:
         self._completions.append(completion_ids)
 
     def prompt(self) -> tuple[tuple[int, ...], tuple[Frame, ...]]:
-        """Ids of the next prompt, one placeholder per image, and the images. A completion that was cut off by the
-        token limit gets its <|im_end|> here, in the prompt: the model never said it."""
+        """Ids of the next prompt, one placeholder per image, and the images. A completion that the token
+        limit cut off gets its <|im_end|> here, in the prompt: the model never said it."""
         ids = self.chat.window_prompt(self.instruction, self._observations, self._completions, self.window)
         kept = self._frames[-self.window :] if self.window else self._frames
         return ids, tuple(frame for frame in kept if frame is not None)

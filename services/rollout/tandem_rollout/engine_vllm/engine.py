@@ -32,11 +32,12 @@ from tandem_rollout.engine_vllm.prompts import PromptBuilder
 
 log = get_logger(__name__)
 
-LANGUAGE_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
-VISION_MODULES = ("qkv", "linear_fc1", "linear_fc2")  # of blocks and mergers; beside them each block's attn.proj
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 PROBE_TEXT = "('move', 0)"
-PROBE_TOLERANCE = {"float32": 1e-3, "bfloat16": 0.5}  # between two probes of one adapter: batches differ, policies must not
+PROBE_TOLERANCE = {
+    "float32": 1e-3,
+    "bfloat16": 0.5,
+}  # between two probes of one adapter: batches differ, policies must not
 ACTS_ABOVE_B = 1e-3  # an adapter whose B holds an entry this large must change the probe's logprob in float32
 
 
@@ -70,7 +71,7 @@ class EngineVllm:
         self.dtype = config.model.dtype
         self.timeout_s = config.rollout.engine.request_timeout_s
         self.max_model_len = config.rollout.engine.max_model_len
-        self.has_sleep_mode = not current_platform.is_cpu()
+        self._has_sleep_mode = not current_platform.is_cpu()
         self.prompts = PromptBuilder(llm, chat)
         self._serving = _Served(0, None)
         self._numbers = itertools.count(1)  # of requests and of adapters
@@ -89,7 +90,9 @@ class EngineVllm:
         try:
             llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**args))
         except (ValueError, RuntimeError, OSError) as problem:
-            raise UserError(f"vLLM did not start on {config.model.path}: {' '.join(str(problem).split())[:500]}") from problem
+            raise UserError(
+                f"vLLM did not start on {config.model.path}: {' '.join(str(problem).split())[:500]}"
+            ) from problem
         engine = EngineVllm(llm, base.chat, config)
         engine._base_probe = await engine._probe(engine._serving)
         return engine
@@ -102,6 +105,10 @@ class EngineVllm:
     def policy_version(self) -> int:
         return self._serving.version
 
+    @property
+    def has_sleep_mode(self) -> bool:
+        return self._has_sleep_mode
+
     def expand(self, prompt_ids: Sequence[int], frames: Sequence[Frame]) -> tuple[int, ...]:
         return self.prompts.expand(prompt_ids, frames)
 
@@ -112,12 +119,16 @@ class EngineVllm:
         expanded = self.prompts.expand(prompt_ids, frames)
         if len(expanded) + sampling.max_tokens > self.max_model_len:
             raise ContextFull(
-                f"prompt of {len(expanded)} ids and {sampling.max_tokens} new ones exceed rollout.engine.max_model_len "
-                f"{self.max_model_len}"
+                f"prompt of {len(expanded)} ids and {sampling.max_tokens} new ones exceed "
+                f"rollout.engine.max_model_len {self.max_model_len}"
             )
-        output = await self._run(served, prompt_ids, frames, sampling_params(sampling, seed, self.chat.end_id))
+        output = await self._run(
+            served, prompt_ids, frames, sampling_params(sampling, seed, self.chat.end_id)
+        )
         if tuple(output.prompt_token_ids) != expanded:
-            raise Unavailable("the engine saw other prompt ids than were sent: its processor expands images differently")
+            raise Unavailable(
+                "the engine saw other prompt ids than were sent: its processor expands images differently"
+            )
         made = output.outputs[0]
         if made.finish_reason not in _FINISH:
             raise Unavailable(f"the engine ended the request with {made.finish_reason!r}")
@@ -133,7 +144,9 @@ class EngineVllm:
         if adapter is None:
             new = _Served(0, None)
         else:
-            new = _Served(adapter.version, LoRARequest(adapter.name, next(self._numbers), str(adapter.folder)))
+            new = _Served(
+                adapter.version, LoRARequest(adapter.name, next(self._numbers), str(adapter.folder))
+            )
             await self._add(new)
         try:
             logprob = await self._checked_probe(new, adapter)
@@ -147,13 +160,13 @@ class EngineVllm:
         return logprob
 
     async def sleep(self) -> bool:
-        if self.has_sleep_mode:
+        if self._has_sleep_mode:
             async with self._guarded("sleep"):
                 await self.llm.sleep(level=1)
-        return self.has_sleep_mode
+        return self._has_sleep_mode
 
     async def wake(self) -> None:
-        if self.has_sleep_mode:
+        if self._has_sleep_mode:
             async with self._guarded("wake"):
                 await self.llm.wake_up()
 
@@ -164,19 +177,19 @@ class EngineVllm:
     def close(self) -> None:
         self.llm.shutdown()
 
-    async def _run(self, served: _Served, prompt_ids: Sequence[int], frames: Sequence[Frame], params: SamplingParams) -> Any:
+    async def _run(
+        self, served: _Served, prompt_ids: Sequence[int], frames: Sequence[Frame], params: SamplingParams
+    ) -> Any:
         """The finished vLLM RequestOutput of one request."""
-        output = None
         with served:
             async with self._guarded("request"):
                 prompt = self.prompts.build(prompt_ids, frames)
                 stream = self.llm.generate(prompt, params, str(next(self._numbers)), lora_request=served.lora)
-                async for output in stream:  # FINAL_ONLY: one output
-                    pass
-        if output is None:
+                outputs = [output async for output in stream]  # FINAL_ONLY: one
+        if not outputs:
             raise Unavailable("the engine ended the request without an answer")
         self._finished += 1
-        return output
+        return outputs[-1]
 
     @asynccontextmanager
     async def _guarded(self, what: str) -> AsyncIterator[None]:
@@ -210,11 +223,13 @@ class EngineVllm:
                 await self.llm.remove_lora(old.lora.lora_int_id)
 
     async def _checked_probe(self, new: _Served, adapter: LocalAdapter | None) -> float:
-        """Probe twice: the logprob is finite, repeatable, and not the base model's where B says it cannot be."""
+        """Probe twice: the logprob is finite, repeatable, and not the base model's where B says it can't be."""
         first, second = await self._probe(new), await self._probe(new)
         name = adapter.name if adapter else "the base model"
         if not (math.isfinite(first) and abs(first - second) <= PROBE_TOLERANCE[self.dtype]):
-            raise DataCorrupt(f"adapter {name}: probe logprobs {first} and {second}; not finite or not repeatable")
+            raise DataCorrupt(
+                f"adapter {name}: probe logprobs {first} and {second}; not finite or not repeatable"
+            )
         must_act = adapter is not None and adapter.max_abs_b >= ACTS_ABOVE_B and self.dtype == "float32"
         if must_act and first == self._base_probe:
             raise DataCorrupt(f"adapter {name}: loaded, but the policy is still the base model's")
@@ -224,7 +239,13 @@ class EngineVllm:
         """Sum of the logprobs (nats) of a fixed completion after a fixed image."""
         prompt = self.chat.first_prompt(PROBE_TEXT, "", image=True)
         answer = (*self.chat.encode(PROBE_TEXT), self.chat.end_id)
-        params = SamplingParams(temperature=0.0, max_tokens=1, prompt_logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY)
+        params = SamplingParams(
+            temperature=0.0,
+            max_tokens=1,
+            prompt_logprobs=0,
+            detokenize=False,
+            output_kind=RequestOutputKind.FINAL_ONLY,
+        )
         output = await self._run(served, prompt + answer, [probe_frame()], params)
         positions = zip(output.prompt_logprobs[-len(answer) :], answer, strict=True)
         return float(sum(position[token].logprob for position, token in positions))
@@ -249,25 +270,23 @@ def engine_args(config: Config, base: BaseModel, seed: int) -> dict[str, Any]:
         "max_cpu_loras": 2,  # old and new side by side while the old one's requests end
         "max_lora_rank": engine.max_lora_rank,
         "enable_tower_connector_lora": config.learner.lora.vision,
-        "lora_target_modules": lora_modules(base, config.learner.lora.vision),
+        "lora_target_modules": list(base.lora_modules(config.learner.lora.vision)),
         "limit_mm_per_prompt": {"image": images, "video": 0},
         "logprobs_mode": "processed_logprobs",
         "logits_processors": [f"{ForbidTokens.__module__}:{ForbidTokens.__qualname__}"],
         "additional_config": {FORBIDDEN_KEY: list(base.forbidden_ids)},
         "generation_config": "vllm",  # sampling is the request's alone, nothing from the model folder
         "disable_log_stats": True,
+        "use_tqdm_on_load": False,
     }
     if on_cpu:  # block_size: the CPU attention kernel takes multiples of 32
-        return {**shared, "block_size": 32, "kv_cache_memory_bytes": int(engine.kv_cache_gib * 2**30), "mm_processor_cache_gb": 0.5}
+        return {
+            **shared,
+            "block_size": 32,
+            "kv_cache_memory_bytes": int(engine.kv_cache_gib * 2**30),
+            "mm_processor_cache_gb": 0.5,
+        }
     return {**shared, "gpu_memory_utilization": engine.gpu_memory_utilization, "enable_sleep_mode": True}
-
-
-def lora_modules(base: BaseModel, vision: bool) -> list[str]:
-    """Linear layers that may carry an adapter. Embedding and output head may not: even idle it costs time every step."""
-    if not vision:
-        return list(LANGUAGE_MODULES)
-    blocks = (f"visual.blocks.{block}.attn.proj" for block in range(base.vision_depth))
-    return [*LANGUAGE_MODULES, *VISION_MODULES, *blocks]
 
 
 def sampling_params(sampling: Sampling, seed: int, end_id: int) -> SamplingParams:

@@ -1,4 +1,4 @@
-"""What runs inside vLLM's own process: the mask over the vocabulary, and LoRA on CPU without copying weights."""
+"""What runs in vLLM's own process: the mask over the vocabulary, and LoRA on CPU without copying weights."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ FORBIDDEN_KEY = "tandem_forbidden_token_ids"
 class ForbidTokens(LogitsProcessor):
     """Sets the logits of ids that must never be sampled to -inf, for the whole batch at once.
 
-    It runs before temperature and softmax, so greedy and sampled draws never pick one and the processed logprobs are
-    normalised without them, as the learner's are. One index_fill a step, where a per-request logit bias would cost
-    Python time for each request.
+    It runs before temperature and softmax, so that greedy and sampled draws never pick one and the processed
+    logprobs are normalised without them, as the learner's are. It is one index_fill a step, where a logit
+    bias costs Python time for each request.
     """
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
@@ -39,11 +39,14 @@ class ForbidTokens(LogitsProcessor):
 class SegmentedLora(PunicaWrapperCPU):
     """LoRA on CPU as two matrix products per run of tokens that share an adapter.
 
-    vLLM's own CPU operators copy an adapter's matrices once for every token (80% of the engine's time on the tiny
-    model), and give tokens without an adapter (index -1) the last one's weights where a batch mixes the two.
+    vLLM's own CPU operators copy an adapter's matrices once for every token (80% of the engine's time on a
+    tiny model), and where a batch mixes both kinds give tokens without an adapter (slot -1) the last slot's
+    weights.
     """
 
-    def update_metadata(self, mapping: Any, lora_index_to_id: list[int | None], max_loras: int, vocab_size: int, **kwargs: Any) -> None:
+    def update_metadata(
+        self, mapping: Any, lora_index_to_id: list[int | None], max_loras: int, vocab_size: int, **kwargs: Any
+    ) -> None:
         """Once per engine step: which runs of tokens use which adapter slot."""
         super().update_metadata(mapping, lora_index_to_id, max_loras, vocab_size, **kwargs)
         slots, lengths = torch.unique_consecutive(self.token_lora_indices, return_counts=True)

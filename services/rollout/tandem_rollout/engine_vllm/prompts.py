@@ -1,13 +1,13 @@
-"""Prompts for vLLM, put together by index arithmetic from what its renderer makes of each distinct image, once.
+"""Prompts for vLLM, put together by index arithmetic from what its renderer makes of each distinct image.
 
-vLLM's renderer works on whole prompts: for every request it would look for placeholders, hash images and match cached
-items. All of that depends on the single image alone, so it is done when an image is first seen:
+The renderer works on whole prompts: for every request it would look for placeholders, hash images and match
+cached items. All of that depends on the single image alone, so it is done when an image is first seen:
 
     ids sent:      a b <pad> c d <pad> e           one placeholder per image
     ids expanded:  a b <pad pad pad pad> c d <pad pad> e
                        ^ offset, length of image 1
 
-The pixels go to the engine's process with the first request that holds the image; later ones name it by its hash.
+The pixels go to the engine's process with the first request that holds the image; later ones name its hash.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class PromptBuilder:
         return self._assemble(prompt_ids, frames)[0]
 
     def build(self, prompt_ids: Sequence[int], frames: Sequence[Frame]) -> Any:
-        """A rendered prompt (vLLM's EngineInput). Hand it to the engine before building the next one: the engine's
+        """A rendered prompt (vLLM's EngineInput). Hand it over before building the next one: the engine's
         image cache follows the order in which requests arrive."""
         ids, offsets = self._assemble(prompt_ids, frames)
         if not frames:
@@ -67,7 +67,9 @@ class PromptBuilder:
             },
         }
 
-    def _assemble(self, prompt_ids: Sequence[int], frames: Sequence[Frame]) -> tuple[tuple[int, ...], list[int]]:
+    def _assemble(
+        self, prompt_ids: Sequence[int], frames: Sequence[Frame]
+    ) -> tuple[tuple[int, ...], list[int]]:
         """Expanded ids, and where each image's ids start."""
         if prompt_ids.count(self.pad) != len(frames):
             raise ValueError(f"{prompt_ids.count(self.pad)} image placeholders for {len(frames)} images")
@@ -94,7 +96,9 @@ class PromptBuilder:
         """The processed image, or None where the engine's process has it already."""
         layout, cache = self._layout(frame), self.renderer.mm_processor_cache
         if cache.is_cached_item(layout.hash):
-            return cache.get_and_update_item(None, layout.hash)[0]  # also marks it as used lately, on both sides
+            return cache.get_and_update_item(None, layout.hash)[
+                0
+            ]  # also marks it as used lately, on both sides
         return cache.get_and_update_item((self._render(frame), []), layout.hash)[0]
 
     def _render(self, frame: Frame) -> Any:

@@ -1,0 +1,40 @@
+"""The command line that starts a replica alone, without Ray."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Sequence
+
+from tandem.config import Config, load_recipe
+from tandem.obs import setup_logging
+from tandem.runtime import until_signal
+from tandem.types import UserError
+from tandem_rollout.main import start
+
+
+async def _run(config: Config, host: str, port: int) -> None:
+    service = await start(config, host=host, port=port)
+    print(json.dumps({"service": "rollout", "address": service.address}), flush=True)
+    await until_signal()
+    await service.stop()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """python -m tandem_rollout RECIPE [key=value ...] [--host HOST] [--port N]; the exit code."""
+    parser = argparse.ArgumentParser("tandem_rollout", description="Serve tandem.rollout.v1 without Ray.")
+    parser.add_argument("recipe", help="recipe YAML")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
+    given = parser.parse_intermixed_args(arguments)
+    try:
+        config = load_recipe(given.recipe, given.overrides)
+        setup_logging(config.obs, "rollout")
+        asyncio.run(_run(config, given.host, given.port))
+    except UserError as problem:
+        print(f"tandem_rollout: {problem}", file=sys.stderr)
+        return 2
+    return 0

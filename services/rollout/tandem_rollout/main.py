@@ -1,0 +1,90 @@
+"""Start a rollout replica in this process. `python -m tandem_rollout` does it alone, without Ray."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from tandem import envs
+from tandem.config import Config
+from tandem.obs import get_logger
+from tandem.rpc.gen.rollout.v1 import rollout_pb2, rollout_pb2_grpc
+from tandem.rpc.server import RunningServer, serve
+from tandem.types import UserError
+from tandem_rollout.adapters import AdapterRules
+from tandem_rollout.base_model import BaseModel, read_base_model
+from tandem_rollout.core import Limits, Player
+from tandem_rollout.engine import Engine
+from tandem_rollout.engine_vllm.environment import set_engine_environment
+from tandem_rollout.replica import Replica
+from tandem_rollout.servicer import RolloutServicer
+
+SERVICE = rollout_pb2.DESCRIPTOR.services_by_name["RolloutService"].full_name
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutService:
+    """A running replica."""
+
+    replica: Replica
+    server: RunningServer
+    watch: asyncio.Task[None]
+
+    @property
+    def address(self) -> str:
+        """host:port."""
+        return self.server.address
+
+    async def stop(self) -> None:
+        """Let running calls end, then stop the engine."""
+        self.watch.cancel()
+        await self.server.stop()
+        await asyncio.to_thread(self.replica.close)
+
+
+async def start(
+    config: Config, *, host: str = "127.0.0.1", port: int = 0, replica: int = 0
+) -> RolloutService:
+    """Start an engine on `config.model.path` and serve it, as version 0: the base model without an adapter.
+
+    Raises:
+        UserError: no such model, settings that the engine refuses, or the port is taken.
+    """
+    base = read_base_model(config.model.path)
+    set_engine_environment()
+    from tandem_rollout.engine_vllm.engine import EngineVllm  # noqa: PLC0415 - reads the environment when imported
+
+    engine = await EngineVllm.start(config, base, seed=config.run.seed + replica)
+    serving = build_replica(config, engine, base)
+    servicer = RolloutServicer(serving)
+    try:
+        server = await serve(
+            lambda grpc_server: rollout_pb2_grpc.add_RolloutServiceServicer_to_server(servicer, grpc_server),
+            [SERVICE],
+            host=host,
+            port=port,
+        )
+    except UserError:
+        serving.close()
+        raise
+    return RolloutService(serving, server, asyncio.create_task(_watch(engine, server)))
+
+
+def build_replica(config: Config, engine: Engine, base: BaseModel) -> Replica:
+    """The replica of a config around an engine."""
+    rollout = config.rollout
+    limits = Limits(
+        max_concurrent_episodes=rollout.max_concurrent_episodes,
+        episode_timeout_s=rollout.episode_timeout_s,
+        max_images=config.env.window or config.env.max_turns,
+    )
+    rules = AdapterRules(base, rollout.engine.max_lora_rank, config.learner.lora.vision)
+    return Replica(engine, Player(engine, base.chat, envs.make, limits), rules)
+
+
+async def _watch(engine: Engine, server: RunningServer) -> None:
+    """Health follows the engine: this process may outlive it."""
+    await engine.died()
+    log.error("the engine died; reporting NOT_SERVING")
+    await server.set_serving(False)
