@@ -17,15 +17,15 @@ PREFIX = "base_model.model."  # what PEFT puts before a module's name in adapter
 ADAPTER = "default"
 
 
-def attach_lora(model: PreTrainedModel, lora: LoraConfig, *, seed: int, base_path: str) -> peft.LoraConfig:
+def attach_lora(model: PreTrainedModel, lora: LoraConfig, *, seed: int) -> peft.LoraConfig:
     """Put a fresh float32 adapter on `model`, in place, and freeze everything else.
 
-    B starts at zero, so the policy is still the base model's. A is drawn from `seed`: every rank gets the same.
+    B starts at zero, so the policy is still the base model's. A is drawn from `seed`: every rank gets the
+    same.
 
-    Args:
-        base_path: recorded in adapter_config.json as the base model.
     Raises:
-        UserError: `target_modules` matches nothing, reaches what cannot be trained here, or disagrees with `vision`.
+        UserError: `target_modules` matches nothing, reaches what cannot be trained here, or disagrees with
+            `vision`.
     """
     targets = lora.target_modules if isinstance(lora.target_modules, str) else list(lora.target_modules)
     settings = peft.LoraConfig(
@@ -35,7 +35,6 @@ def attach_lora(model: PreTrainedModel, lora: LoraConfig, *, seed: int, base_pat
         lora_dropout=0.0,
         bias="none",
         task_type="CAUSAL_LM",
-        base_model_name_or_path=base_path,
         inference_mode=False,
     )
     with torch.random.fork_rng(devices=[]):
@@ -50,7 +49,11 @@ def attach_lora(model: PreTrainedModel, lora: LoraConfig, *, seed: int, base_pat
 
 def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The trainable parameters by their names in adapter_model.safetensors, sorted by name."""
-    found = {PREFIX + name.replace(f".{ADAPTER}.", "."): p for name, p in model.named_parameters() if p.requires_grad}
+    found = {
+        PREFIX + name.replace(f".{ADAPTER}.", "."): p
+        for name, p in model.named_parameters()
+        if p.requires_grad
+    }
     return dict(sorted(found.items()))
 
 
@@ -72,8 +75,13 @@ def _check_reach(model: nn.Module, lora: LoraConfig) -> None:
     trained = [name for name, parameter in model.named_parameters() if parameter.requires_grad]
     for name in trained:
         if not name.startswith(("model.language_model.layers.", "model.visual.")) or ".patch_embed." in name:
-            raise UserError(f"{where} reaches {name}: only linear layers of decoder layers and vision tower can be trained")
+            raise UserError(
+                f"{where} reaches {name}: only linear layers of decoder layers and vision tower can be "
+                "trained"
+            )
     vision = any(name.startswith("model.visual.") for name in trained)
     if vision != lora.vision:
         reach = "reaches" if vision else "does not reach"
-        raise UserError(f"{where} {reach} the vision tower, but learner.lora.vision is {lora.vision}; make them agree")
+        raise UserError(
+            f"{where} {reach} the vision tower, but learner.lora.vision is {lora.vision}; make them agree"
+        )

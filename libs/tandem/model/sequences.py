@@ -1,4 +1,5 @@
-"""Training sequences -> learner logprobs of their completion tokens, in one forward with logits at those tokens only.
+"""Training sequences -> learner logprobs of their completion tokens, in one forward with logits at those
+tokens only.
 
 Rows are padded on the right. Attention is causal, so no real token ever sees a pad and no mask is needed:
 
@@ -16,6 +17,7 @@ import torch
 from torch import Tensor
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
+from tandem.algo.packing import TrainSequence
 from tandem.model.logprobs import mrope_positions
 from tandem.model.vision import EncodedImages
 
@@ -24,9 +26,10 @@ from tandem.model.vision import EncodedImages
 class SequenceBatch:
     """N rows of L columns with K completion tokens in all, row by row.
 
-    input_ids int64 [N, L]; position_ids int64 [4, N, L] (text, then temporal, height, width: M-RoPE); `rows` and
-    `columns` int64 [K]: where the hidden state that predicts each completion token stands; token_ids int64 [K];
-    image_tokens int64 [I]: rows of the encoded images' tokens, in order of the placeholders they fill.
+    input_ids int64 [N, L]; position_ids int64 [4, N, L] (text, then temporal, height, width: M-RoPE); `rows`
+    and `columns` int64 [K]: where the hidden state that predicts each completion token stands; token_ids
+    int64 [K]; image_tokens int64 [I]: rows of the encoded images' tokens, in order of the placeholders they
+    fill.
     """
 
     input_ids: Tensor
@@ -43,7 +46,7 @@ class SequenceBatch:
 
 
 def build_sequences(
-    sequences: Sequence[tuple[Sequence[int], Sequence[str], Sequence[tuple[int, int]]]],
+    sequences: Sequence[TrainSequence],
     grids: Mapping[str, tuple[int, int]],
     token_rows: Mapping[str, range],
     image_id: int,
@@ -52,7 +55,7 @@ def build_sequences(
     """Pad sequences into tensors.
 
     Args:
-        sequences: (ids, images, spans) of each row; a span is [start, stop) of a completion, with start >= 1.
+        sequences: at least one; no completion starts a sequence.
         grids: (height, width) in merged tokens of every image named.
         token_rows: rows of every image named in the encoded images' tokens.
         image_id: id of <|image_pad|>.
@@ -60,24 +63,29 @@ def build_sequences(
     Raises:
         ValueError: a row's placeholders are not those of its images.
     """
-    width = max(len(ids) for ids, _, _ in sequences)
+    # What follows the last completion predicts nothing, nor does that completion's own last token: not
+    # computed
+    needed = [sequence.ids[: sequence.spans[-1][1] - 1] for sequence in sequences]
+    width = max(map(len, needed))
     input_ids = np.full((len(sequences), width), pad_id, dtype=np.int64)
     positions = np.zeros((4, len(sequences), width), dtype=np.int64)
     positions[0] = np.arange(width)
     image_tokens: list[np.ndarray] = [np.zeros(0, dtype=np.int64)]
-    for row, (ids, images, _) in enumerate(sequences):
+    for row, sequence in enumerate(sequences):
+        ids, shapes = needed[row], [grids[image] for image in sequence.images]
         input_ids[row, : len(ids)] = ids
-        positions[1:, row, : len(ids)] = mrope_positions(ids, [grids[image] for image in images], image_id)
-        image_tokens.extend(np.asarray(token_rows[image]) for image in images)
-    spans = [(row, start, stop) for row, (_, _, found) in enumerate(sequences) for start, stop in found]
+        positions[1:, row, : len(ids)] = mrope_positions(ids, shapes, image_id)
+        image_tokens.extend(np.asarray(token_rows[image]) for image in sequence.images)
+    spans = [(row, start, stop) for row, sequence in enumerate(sequences) for start, stop in sequence.spans]
     rows = np.repeat([row for row, _, _ in spans], [stop - start for _, start, stop in spans])
     tokens = np.concatenate([np.arange(start, stop) for _, start, stop in spans])
+    chosen = [sequences[row].ids[start:stop] for row, start, stop in spans]
     return SequenceBatch(
         input_ids=torch.from_numpy(input_ids),
         position_ids=torch.from_numpy(positions),
         rows=torch.from_numpy(rows),
         columns=torch.from_numpy(tokens - 1),  # the column before a token predicts it
-        token_ids=torch.from_numpy(input_ids[rows, tokens]),
+        token_ids=torch.tensor([token for ids in chosen for token in ids]),
         image_tokens=torch.from_numpy(np.concatenate(image_tokens)),
     )
 
@@ -85,7 +93,8 @@ def build_sequences(
 def sequence_logprobs(
     model: Any, batch: SequenceBatch, images: EncodedImages | None, *, temperature: float, forbidden: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Logprobs of the completion tokens as the engine samples them: tempered, forbidden ids at probability zero.
+    """Logprobs of the completion tokens as the engine samples them: tempered, forbidden ids at probability
+    zero.
 
     Args:
         model: a `Qwen3VLForConditionalGeneration`, with or without LoRA.
@@ -97,7 +106,9 @@ def sequence_logprobs(
     """
     encoded = None
     if images is not None and batch.image_tokens.numel():
-        pooled, *deepstack = (level.index_select(0, batch.image_tokens) for level in images.leaves)  # each [I, D]
+        pooled, *deepstack = (
+            level.index_select(0, batch.image_tokens) for level in images.leaves
+        )  # each [I, D]
         encoded = BaseModelOutputWithDeepstackFeatures(
             pooler_output=(pooled,),  # type: ignore[arg-type]
             deepstack_features=[(level,) for level in deepstack],  # type: ignore[misc]

@@ -1,8 +1,8 @@
 """FSDP2 over the policy: what is sharded, and each rank's part of the adapter.
 
-Decoder layers are sharded one by one. The embedding and the head stay whole (they are called outside the layers), and
-so does a frozen vision tower: each rank then encodes as many images as it has, without waiting for others. A tower
-with an adapter is one sharded unit, which every rank runs once per update.
+Decoder layers are sharded one by one. The embedding and the head stay whole (they are called outside the
+layers), and so does a frozen vision tower: each rank then encodes as many images as it has, without waiting
+for others. A tower with an adapter is one sharded unit, which every rank runs once per update.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tandem.model.vision import VisionEncoder
 
 @dataclass(frozen=True)
 class ShardedParameter:
-    """This rank's part of one adapter tensor: rows `offset[0]` .. `offset[0] + shape[0]` of `global_shape`."""
+    """This rank's part of one adapter tensor: rows `offset[0]` .. `offset[0] + shape[0]` of the whole."""
 
     parameter: nn.Parameter  # a DTensor, Shard(0)
     global_shape: tuple[int, ...]
@@ -46,7 +46,7 @@ class ShardedParameter:
 
 @dataclass(frozen=True)
 class ShardedPolicy:
-    """The model with its adapter, sharded over `mesh`. `parameters`: by PEFT name, in sorted order on every rank."""
+    """The sharded model with its adapter. `parameters`: by PEFT name, in one order on all ranks."""
 
     model: Any  # Qwen3VLForConditionalGeneration
     encoder: VisionEncoder
@@ -54,13 +54,13 @@ class ShardedPolicy:
     trains_vision: bool
 
     def reduce_gradients(self, now: bool) -> None:
-        """Whether the next backward pass ends in a reduction over ranks, or only adds to this rank's gradients."""
+        """Whether the next backward pass reduces over ranks, or only adds to this rank's gradients."""
         text: FSDPModule = self.model.model.language_model
         text.set_requires_gradient_sync(now)
 
 
 def shard_policy(model: Any, mesh: DeviceMesh, *, recompute: bool) -> ShardedPolicy:
-    """Shard `model` (LoRA attached, on the mesh's device) in place; with `recompute`, activations are not kept."""
+    """Shard `model` (LoRA attached, on the mesh's device) in place. `recompute` keeps no activations."""
     text = model.model.language_model
     encoder = VisionEncoder(model.model.visual, recompute)
     trains_vision = any(parameter.requires_grad for parameter in encoder.parameters())

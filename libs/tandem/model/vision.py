@@ -1,22 +1,26 @@
 """Each distinct image through the vision tower once, however many rows and forward passes use it.
 
-The tower's output is cut off from its graph: forward passes use the leaves, their backward passes add up gradients
-there, and one last backward pass takes the sum through the tower. A frozen tower needs no graph at all.
+The tower's output is cut off from its graph: forward passes use the leaves, their backward passes add up
+gradients there, and one last backward pass takes the sum through the tower. A frozen tower needs no graph at
+all.
 """
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from tandem.model.fast_vision import image_features
 from tandem.model.pixels import decode_png, image_pixels
+from tandem.types import UserError
 
 
 class VisionEncoder(nn.Module):
@@ -28,7 +32,7 @@ class VisionEncoder(nn.Module):
         self.recompute = recompute
 
     def forward(self, pixels: Tensor, grid_thw: Tensor) -> tuple[Tensor, ...]:
-        """pixels [patches, C * T * P * P] and int [images, 3] -> pooled and deepstack levels, each [tokens, D]."""
+        """pixels [patches, C * T * P * P], int [images, 3] -> pooled, deepstack levels, each [tokens, D]."""
         if self.recompute and torch.is_grad_enabled():
             return checkpoint(self._features, pixels, grid_thw, use_reentrant=False)  # type: ignore[return-value]
         return self._features(pixels, grid_thw)
@@ -41,10 +45,11 @@ class VisionEncoder(nn.Module):
 
 @dataclass(frozen=True)
 class EncodedImages:
-    """Tokens of all images, one after the other: `leaves` are the pooled and deepstack levels, each [tokens, D].
+    """Tokens of all images, one after the other: `leaves` are the pooled and deepstack levels, each [tokens,
+    D].
 
-    `grids`: (height, width) in merged tokens, by sha256; `token_rows`: the image's rows in each level. `outputs` are
-    the tower's own outputs, chunk by chunk, empty where the tower is frozen.
+    `grids`: (height, width) in merged tokens, by sha256; `token_rows`: the image's rows in each level.
+    `outputs` are the tower's own outputs, chunk by chunk, empty where the tower is frozen.
     """
 
     grids: Mapping[str, tuple[int, int]]
@@ -76,9 +81,11 @@ def encode_images(
     chunk_patches: int,
     device: torch.device,
 ) -> EncodedImages:
-    """Encode PNG images by sha256, equal sizes together, in chunks of at most `chunk_patches` patches (or one image).
+    """Encode PNG images by sha256, equal sizes together, in chunks of at most `chunk_patches` patches (or
+    one image).
 
-    A trainable tower runs even without an image, on a blank one that nobody uses: sharded over ranks, all must run it.
+    A trainable tower runs even without an image, on a blank one that nobody uses: sharded over ranks, all
+    must run it.
     """
     arrays = {name: decode_png(png) for name, png in images.items()}
     names = sorted(arrays, key=lambda name: arrays[name].shape)  # stable: images of one size keep their order
@@ -87,7 +94,9 @@ def encode_images(
     token_rows: dict[str, range] = {}
     chunks: list[tuple[Tensor, ...]] = []
     start = 0
-    for chunk in _chunks(names, [arrays[name].shape for name in names], processor.patch_size**2, chunk_patches):
+    for chunk in _chunks(
+        names, [arrays[name].shape for name in names], processor.patch_size**2, chunk_patches
+    ):
         pixels, grid_thw = image_pixels(processor, [arrays[name] for name in chunk])
         chunks.append(_run(encoder, pixels, grid_thw, trainable, device))
         for name, (_, rows, columns) in zip(chunk, grid_thw.tolist(), strict=True):
@@ -100,6 +109,18 @@ def encode_images(
         chunks.append(_run(encoder, *blank, trainable, device))
     leaves = tuple(torch.cat(level).detach().requires_grad_(trainable) for level in zip(*chunks, strict=True))
     return EncodedImages(grids, token_rows, leaves, tuple(chunks) if trainable else ())
+
+
+def token_grid(processor: Qwen2VLImageProcessorPil, png: bytes) -> tuple[int, int]:
+    """(height, width) of a PNG image in merged tokens, from its header. Raises UserError for another file."""
+    try:
+        width, height = Image.open(io.BytesIO(png)).size
+    except OSError as problem:
+        raise UserError(f"image of {len(png)} bytes: not a PNG image") from problem
+    side = processor.patch_size * processor.merge_size
+    least, most = processor.size["shortest_edge"], processor.size["longest_edge"]
+    height, width = smart_resize(height, width, factor=side, min_pixels=least, max_pixels=most)
+    return height // side, width // side
 
 
 def _run(

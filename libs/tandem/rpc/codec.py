@@ -110,6 +110,16 @@ def decode_group(message: pb.TrajectoryGroup) -> TrajectoryGroup:
     )
 
 
+def group_to_bytes(group: TrajectoryGroup) -> bytes:
+    """As protobuf bytes, for what does not travel by gRPC."""
+    return encode_group(group).SerializeToString()
+
+
+def group_from_bytes(data: bytes) -> TrajectoryGroup:
+    """The inverse of `group_to_bytes`."""
+    return decode_group(pb.TrajectoryGroup.FromString(data))
+
+
 def _encode_trajectory(trajectory: Trajectory) -> pb.Trajectory:
     turns, before = [], ()
     for turn in trajectory.turns:

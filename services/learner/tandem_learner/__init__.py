@@ -1,0 +1,1 @@
+"""The learner service: groups in, the next version of a LoRA adapter out."""

@@ -1,0 +1,213 @@
+"""One rank of the learner: model, optimizer and policy version. Every rank calls the same methods in the
+same order.
+
+groups -> drop groups without signal -> advantages -> minibatches -> (pack, gradient, AdamW step) each ->
+version + 1
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from tandem.algo import group_advantages, learning_rate, pack, select_groups, split_contiguous
+from tandem.config import Config
+from tandem.model.chat import ChatFormat
+from tandem.model.loading import fingerprint, forbidden_token_ids, load_model, load_processor
+from tandem.model.lora import adapter_config_json, attach_lora
+from tandem.model.sharding import shard_policy
+from tandem.model.vision import token_grid
+from tandem.storage import ShardMeta
+from tandem.types import AdapterRef, LearnerStatus, PublishKind, TrajectoryGroup, UserError
+from tandem_learner.comm import Comm
+from tandem_learner.optimizer import ShardedAdamW
+from tandem_learner.phases import Phases
+from tandem_learner.shards import read_adapter_shard, read_state_shard, write_shard
+from tandem_learner.update import MEANS, Tally, UpdateSettings, accumulate_gradients
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class LearnerCore:
+    """See the module. `version` is that of the policy the adapter makes: 0 is the base model's."""
+
+    def __init__(self, config: Config, comm: Comm) -> None:
+        if config.rollout.top_p != 1.0:
+            raise UserError(
+                f"rollout.top_p is {config.rollout.top_p}: the learner's logprobs are of the whole "
+                "distribution; set it to 1"
+            )
+        self.config, self.comm = config, comm
+        self.version = 0
+        self.base_model = fingerprint(config.model.path)
+        model: Any = load_model(config.model.path, DTYPES[config.model.dtype])
+        chat = ChatFormat.load(config.model.path)
+        self.vocab_size: int = model.get_input_embeddings().num_embeddings
+        self.forbidden = frozenset(forbidden_token_ids(chat, self.vocab_size))
+        self.adapter_config_json = adapter_config_json(
+            attach_lora(model, config.learner.lora, seed=config.run.seed)
+        )
+        self.policy = shard_policy(
+            model.to(comm.device), comm.mesh, recompute=config.learner.activation_checkpointing
+        )
+        self.optimizer = ShardedAdamW(self.policy.parameters, config.learner, comm)
+        self.settings = UpdateSettings(
+            processor=load_processor(config.model.path),
+            image_id=chat.image_id,
+            pad_id=chat.end_id,
+            forbidden=torch.tensor(sorted(self.forbidden), device=comm.device),
+            temperature=config.rollout.temperature,
+            microbatch_tokens=config.learner.microbatch_tokens,
+            algo=config.learner.algo,
+        )
+
+    def status(self) -> LearnerStatus:
+        """What the learner is."""
+        parameters = sum(torch.Size(p.global_shape).numel() for p in self.policy.parameters.values())
+        return LearnerStatus(
+            self.version, self.comm.world_size, self.base_model, parameters, self.adapter_config_json
+        )
+
+    def image_tokens(self, png: bytes) -> int:
+        """How many placeholders an image takes."""
+        height, width = token_grid(self.settings.processor, png)
+        return height * width
+
+    def train_step(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        """Make the next policy version of checked groups (see `validate`). A collective: all ranks, the same
+        groups.
+
+        Without a group that has a signal there is nothing to learn: no update is made, the version still
+        advances.
+
+        Returns:
+            the step's figures by name, the same on every rank but for `seconds_*`.
+        """
+        phases, algo = Phases(), self.config.learner.algo
+        kept, figures = select_groups(groups, drop_zero_variance=algo.drop_zero_variance)
+        images = {name: png for group in kept for name, png in group.images.items()}
+        returns = torch.tensor(
+            [[t.total_return for t in group.trajectories] for group in kept], dtype=torch.float64
+        )
+        valid = torch.tensor([[not t.stop_reason.failed for t in group.trajectories] for group in kept])
+        advantages, spread = group_advantages(
+            _table(returns), _table(valid), normalize_std=algo.normalize_std
+        )
+        lr = self._learning_rate()
+        updates: list[dict[str, float]] = []
+        for part in split_contiguous([1] * len(kept), self.config.learner.minibatches):
+            values = advantages[part.start : part.stop].tolist()
+            if update := self._update([kept[i] for i in part], values, images, lr, phases):
+                updates.append(update)
+        self.version += 1
+        return {**figures, **spread, **_combine(updates), "lr": lr, **phases.metrics()}
+
+    def _update(
+        self,
+        groups: Sequence[TrajectoryGroup],
+        advantages: Sequence[Sequence[float]],
+        images: Mapping[str, bytes],
+        lr: float,
+        phases: Phases,
+    ) -> dict[str, float]:
+        """One optimizer update; empty where no token was sampled."""
+        with phases("pack"):
+            members = [
+                (trajectory.turns, advantage)
+                for group, row in zip(groups, advantages, strict=True)
+                for trajectory, advantage in zip(group.trajectories, row, strict=True)
+                if not trajectory.stop_reason.failed
+            ]
+            packed, counts = pack([turns for turns, _ in members], [advantage for _, advantage in members])
+        if packed.tokens == 0:
+            return {}
+        tally = accumulate_gradients(self.policy, packed, images, self.settings, self.comm, phases)
+        with phases("optimizer"):
+            step = self.optimizer.step(lr, loss_is_finite=_finite(tally))
+        return {
+            **counts,
+            **step,
+            **tally.means,
+            "largest_gap": tally.largest_gap,
+            "images": float(tally.images),
+        }
+
+    def _learning_rate(self) -> float:
+        learner = self.config.learner
+        return learning_rate(
+            self.version,
+            peak=learner.lr,
+            final_share=learner.lr_final,
+            warmup_steps=learner.warmup_steps,
+            steps=self.config.run.steps,
+        )
+
+    def shard(self, kind: PublishKind) -> bytes:
+        """This rank's part of the adapter or of the training state, as a safetensors file."""
+        tensors = {name: p.local for name, p in self.policy.parameters.items()}
+        if kind is PublishKind.STATE:
+            tensors = self.optimizer.moments()
+        shared = self.optimizer.counters() if kind is PublishKind.STATE and self.comm.rank == 0 else {}
+        return write_shard(tensors, shared, self.policy.parameters, self._shard_meta(kind))
+
+    def restore(self, adapter: AdapterRef, state: AdapterRef | None) -> int:
+        """Continue from published folders, at whatever world size they were written. Reads all before it
+        changes any.
+
+        Raises:
+            UserError: of another base model, other LoRA settings, or state and adapter of different versions.
+            NotFound, DataCorrupt: the folders are not there or damaged.
+        """
+        for ref in (adapter, *([state] if state else [])):
+            if ref.base_model != self.base_model:
+                raise UserError(
+                    f"{ref.url} is for base model {ref.base_model[:12]}, the learner has "
+                    f"{self.base_model[:12]}; use that model"
+                )
+        if state and state.version != adapter.version:
+            raise UserError(
+                f"training state is of version {state.version}, adapter of {adapter.version}; restore one "
+                "version"
+            )
+        weights = read_adapter_shard(adapter, self.policy.parameters)
+        moments, counters = read_state_shard(state, self.policy.parameters) if state else ({}, {})
+        for name, tensor in weights.items():
+            self.policy.parameters[name].local.copy_(tensor)
+        self.optimizer.reset()
+        if state:
+            self.optimizer.load(moments, counters)
+        self.version = adapter.version
+        return self.version
+
+    def _shard_meta(self, kind: PublishKind) -> ShardMeta:
+        return ShardMeta(kind, self.version, self.comm.rank, self.comm.world_size, self.base_model, {})
+
+
+def _table(values: torch.Tensor) -> torch.Tensor:
+    """[0] -> [0, 0]: no group at all is a table too."""
+    return values if values.ndim == 2 else values.reshape(0, 0)
+
+
+def _finite(tally: Tally) -> bool:
+    return bool(torch.isfinite(torch.tensor(tally.means["loss"])))
+
+
+def _combine(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """A step's updates as one: token means, sums of counts. The gap is the first's: nothing had moved yet."""
+    tokens = sum(update["tokens"] for update in updates)
+    sums = ("tokens", "rows_total", "rows_unique", "row_tokens", "images", "skipped_updates")
+    means = {
+        name: sum(u[name] * u["tokens"] for u in updates) / max(tokens, 1)
+        for name in MEANS
+        if name != "logprob_gap"
+    }
+    return {
+        **{name: sum(update[name] for update in updates) for name in sums},
+        **means,
+        "updates": float(len(updates)),
+        "grad_norm": sum(update["grad_norm"] for update in updates) / max(len(updates), 1),
+        "rollout_learner_logprob_gap_max": updates[0]["largest_gap"] if updates else 0.0,
+        "rollout_learner_logprob_gap_mean": updates[0]["logprob_gap"] if updates else 0.0,
+    }

@@ -1,0 +1,192 @@
+"""Rank 0: the learner's one voice. Checks a request, has all ranks carry it out, and remembers its answer.
+
+A retry with the same request id gets the first one's answer, also while that is still at work. If a rank
+fails in the middle of a step, ranks may disagree: the learner then refuses to train until a Restore has put
+all of them in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar
+
+from tandem.obs import get_logger
+from tandem.runtime import deadline
+from tandem.types import (
+    AdapterRef,
+    LearnerStatus,
+    PublishKind,
+    ShardRef,
+    StaleRequest,
+    TandemError,
+    TrainResult,
+    TrajectoryGroup,
+    Unavailable,
+)
+from tandem_learner.channel import Channel
+from tandem_learner.orders import Answer, Export, Order, Restore, Stop, Train, decode_answer, encode_order
+from tandem_learner.rank import Rank
+from tandem_learner.validate import Limits, check_groups
+
+log = get_logger(__name__)
+T = TypeVar("T")
+REMEMBERED = 64  # requests whose answers are kept
+GRACE_S = 5.0  # beyond a rank's own deadline; longer than a follower's poll
+
+
+class Leader:
+    """See the module. `channels` has one channel to the store per follower, in order of rank."""
+
+    def __init__(self, rank: Rank, channels: Sequence[Channel], timeout_s: float) -> None:
+        self.rank, self.channels, self.timeout_s = rank, channels, timeout_s
+        self._threads = ThreadPoolExecutor(max(len(channels), 1), "answers")
+        self._requests: dict[str, asyncio.Task[Any]] = {}
+        self._one_at_a_time = asyncio.Lock()
+        self._number = 0
+        self._broken = ""
+        self._status = rank.core.status()
+
+    def status(self) -> LearnerStatus:
+        """What the learner is; answers while a step runs."""
+        return self._status
+
+    def known(self, request_id: str) -> bool:
+        """True where a request of this id was answered, or is at work."""
+        return request_id in self._requests
+
+    def check_version(self, expected: int) -> None:
+        """Raises StaleRequest where the learner is at another version."""
+        if expected != self._status.policy_version:
+            raise StaleRequest(
+                f"learner is at version {self._status.policy_version}, the request expects {expected}"
+            )
+
+    async def train_step(
+        self, request_id: str, expected_version: int, groups: Sequence[TrajectoryGroup]
+    ) -> TrainResult:
+        """Make the next version of the groups.
+
+        Raises:
+            StaleRequest: the learner is at another version.
+            UserError: the groups cannot be learned from.
+            Unavailable: a rank failed; Restore before the next step.
+        """
+
+        async def work() -> TrainResult:
+            self.check_version(expected_version)
+            if self._broken:
+                raise Unavailable(f"learner needs a Restore first: {self._broken}")
+            await asyncio.to_thread(check_groups, groups, self._limits(expected_version))
+            try:
+                metrics = (await self._all(Train(tuple(groups))))[0]
+            except TandemError as problem:
+                self._broken = str(problem)
+                raise
+            return TrainResult(self._advance(expected_version + 1), metrics)
+
+        return await self._once(request_id, work)
+
+    async def export(
+        self, request_id: str, expected_version: int, kind: PublishKind, checkpoint_address: str
+    ) -> tuple[ShardRef, ...]:
+        """Have every rank send its shard. Raises as `train_step`, and what the checkpoint manager raises."""
+
+        async def work() -> tuple[ShardRef, ...]:
+            self.check_version(expected_version)
+            answers = await self._all(Export(kind, checkpoint_address))
+            return tuple(ShardRef(**{**answer, "kind": PublishKind(answer["kind"])}) for answer in answers)
+
+        return await self._once(request_id, work)
+
+    async def restore(self, request_id: str, adapter: AdapterRef, state: AdapterRef | None) -> int:
+        """Have every rank continue from published folders, at the adapter's version. Raises as the core."""
+
+        async def work() -> int:
+            await self._all(Restore(adapter, state))
+            self._broken = ""
+            return self._advance(adapter.version)
+
+        return await self._once(request_id, work)
+
+    async def stop(self) -> None:
+        """Send the other ranks home and see them off: the store they wait on ends with this process."""
+        number, self._number = self._number, self._number + 1
+        if self.channels:
+            await asyncio.to_thread(self.channels[0].post, number, encode_order(Stop()))
+            loop = asyncio.get_running_loop()
+            waits = (
+                partial(channel.await_answer, number, index + 1, GRACE_S)
+                for index, channel in enumerate(self.channels)
+            )
+            await asyncio.gather(
+                *(loop.run_in_executor(self._threads, wait) for wait in waits), return_exceptions=True
+            )
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _limits(self, version: int) -> Limits:
+        core = self.rank.core
+        return Limits(
+            group_size=core.config.rollout.group_size,
+            version=version,
+            vocab_size=core.vocab_size,
+            forbidden=core.forbidden,
+            image_id=core.settings.image_id,
+            image_tokens=core.image_tokens,
+        )
+
+    def _advance(self, version: int) -> int:
+        self._status = replace(self._status, policy_version=version)
+        return version
+
+    async def _once(self, request_id: str, work: Callable[[], Awaitable[T]]) -> T:
+        """Run `work` once per request id, to its end even without its caller; failures are forgotten."""
+
+        async def alone() -> T:
+            async with self._one_at_a_time:
+                return await work()
+
+        def ended(task: asyncio.Task[Any]) -> None:
+            if task.cancelled() or task.exception() is not None:
+                self._requests.pop(request_id, None)
+
+        if request_id not in self._requests:
+            task = self._requests[request_id] = asyncio.create_task(alone())
+            task.add_done_callback(ended)
+            for old in list(self._requests)[:-REMEMBERED]:
+                del self._requests[old]
+        return await asyncio.shield(self._requests[request_id])
+
+    async def _all(self, order: Order) -> list[Answer]:
+        """All ranks' answers in order of rank, or the first failure: at once, for others may hang on the one
+        that failed.
+
+        A Restore waits for all: nobody hangs in it, and where all refuse alike nothing has changed.
+        """
+        number, self._number = self._number, self._number + 1
+        if self.channels:
+            await asyncio.to_thread(self.channels[0].post, number, encode_order(order))
+        ranks = [self._own(order), *(self._answer(number, index) for index in range(len(self.channels)))]
+        async with deadline(self.timeout_s + GRACE_S, f"learner: {type(order).__name__} on all ranks"):
+            answers = await asyncio.gather(*ranks, return_exceptions=isinstance(order, Restore))
+        problems = [answer for answer in answers if isinstance(answer, BaseException)]
+        if problems:
+            if len(problems) < len(answers):
+                self._broken = str(problems[0])
+            raise problems[0]
+        if self.channels:
+            await asyncio.to_thread(self.channels[0].forget, number, len(self.channels) + 1)
+        return [answer for answer in answers if not isinstance(answer, BaseException)]
+
+    async def _own(self, order: Order) -> Answer:
+        try:
+            return await self.rank.obey(order)
+        except RuntimeError as problem:  # torch's: a lost peer, no memory
+            raise Unavailable(f"learner rank 0: {type(order).__name__} failed: {problem}") from problem
+
+    async def _answer(self, number: int, index: int) -> Answer:
+        wait = partial(self.channels[index].await_answer, number, index + 1, self.timeout_s)
+        return decode_answer(await asyncio.get_running_loop().run_in_executor(self._threads, wait), index + 1)

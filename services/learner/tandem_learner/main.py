@@ -1,0 +1,154 @@
+"""Start one rank of the learner in this process: rank 0 serves gRPC, the others follow it."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+import grpc
+
+from tandem.config import Config, load_recipe
+from tandem.obs import setup_logging
+from tandem.rpc.gen.learner.v1 import learner_pb2_grpc
+from tandem.rpc.server import RunningServer, serve
+from tandem.runtime import until_signal
+from tandem.types import TandemError, UserError
+from tandem_learner.channel import Channel
+from tandem_learner.comm import close_comm, free_rendezvous, open_comm, open_store
+from tandem_learner.core import LearnerCore
+from tandem_learner.follower import follow
+from tandem_learner.leader import Leader
+from tandem_learner.rank import Rank
+from tandem_learner.servicer import SERVICE, LearnerServicer
+
+__all__ = ["RunningLearner", "free_rendezvous", "main", "start"]
+
+
+@dataclass(frozen=True)
+class RunningLearner:
+    """One rank at work. `address`: rank 0's host:port, else empty. `ended`: done once a follower ended."""
+
+    address: str
+    ended: asyncio.Future[None]
+    stop: Callable[[], Awaitable[None]]
+
+
+async def start(
+    config: Config,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    rank: int = 0,
+    world_size: int = 1,
+    rendezvous: str = "",
+) -> RunningLearner:
+    """Load the model, meet the other ranks, and serve (rank 0) or follow (others).
+
+    Args:
+        rendezvous: host:port of rank 0's key-value store, the same for all ranks; not needed for one rank.
+    Raises:
+        UserError: the config, the model folder, the rank or the port cannot be.
+        Unavailable: the ranks did not meet in time.
+    """
+    if not 0 <= rank < world_size:
+        raise UserError(f"learner rank {rank} of world size {world_size} cannot be")
+    thread = ThreadPoolExecutor(
+        1, "learner"
+    )  # torch's grad mode and CUDA device are per thread: all work in this one
+    core = await asyncio.get_running_loop().run_in_executor(
+        thread, partial(_open, config, rank, world_size, rendezvous)
+    )
+
+    def connect() -> Channel:
+        return Channel(open_store(rank, world_size, rendezvous, config.learner.collective_timeout_s))
+
+    me = Rank(core, thread)
+    if rank > 0:
+        return _follower(me, connect(), thread)
+    leader = Leader(me, [connect() for _ in range(world_size - 1)], config.learner.collective_timeout_s)
+    return await _leader(leader, thread, host, port)
+
+
+def _open(config: Config, rank: int, world_size: int, rendezvous: str) -> LearnerCore:
+    store = open_store(rank, world_size, rendezvous, config.learner.collective_timeout_s)
+    return LearnerCore(config, open_comm(config, rank, world_size, store))
+
+
+async def _leader(leader: Leader, thread: ThreadPoolExecutor, host: str, port: int) -> RunningLearner:
+    def register(server: grpc.aio.Server) -> None:
+        learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(leader), server)
+
+    server: RunningServer = await serve(register, [SERVICE], host=host, port=port)
+    ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def stop() -> None:
+        await server.stop()
+        await leader.stop()
+        _leave(thread)
+
+    return RunningLearner(server.address, ended, stop)
+
+
+def _follower(rank: Rank, channel: Channel, thread: ThreadPoolExecutor) -> RunningLearner:
+    task = asyncio.create_task(follow(rank, channel))
+
+    async def stop() -> None:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        _leave(thread)
+
+    return RunningLearner("", task, stop)
+
+
+def _leave(thread: ThreadPoolExecutor) -> None:
+    """Let the thread end, and leave the process group."""
+    thread.shutdown(wait=False, cancel_futures=True)
+    close_comm()
+
+
+async def _run(config: Config, given: argparse.Namespace) -> None:
+    learner = await start(
+        config,
+        host=given.host,
+        port=given.port,
+        rank=given.rank,
+        world_size=config.learner.world_size,
+        rendezvous=given.rendezvous,
+    )
+    print(json.dumps({"service": "learner", "address": learner.address}), flush=True)
+    signalled = asyncio.ensure_future(until_signal())
+    await asyncio.wait({signalled, learner.ended}, return_when=asyncio.FIRST_COMPLETED)
+    signalled.cancel()
+    await learner.stop()
+    if learner.ended.done():
+        learner.ended.result()  # a follower whose rank 0 is gone says so
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """python -m tandem_learner RECIPE [key=value ...] [--port N] [--rank R --rendezvous HOST:PORT]."""
+    parser = argparse.ArgumentParser(
+        "tandem_learner", description="Serve tandem.learner.v1 without Ray: one rank."
+    )
+    parser.add_argument("recipe", help="recipe YAML")
+    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", type=int, default=0, help="0 takes a free one; rank 0 serves")
+    parser.add_argument("--rank", type=int, default=0, help="of learner.world_size ranks, one process each")
+    parser.add_argument(
+        "--rendezvous", default="", help="HOST:PORT of rank 0's store, the same for all ranks"
+    )
+    given = parser.parse_intermixed_args(arguments)
+    try:
+        config = load_recipe(given.recipe, given.overrides)
+        setup_logging(config.obs, f"learner[{given.rank}]")
+        asyncio.run(_run(config, given))
+    except TandemError as problem:
+        print(f"tandem_learner: {problem}", file=sys.stderr)
+        return 2 if isinstance(problem, UserError) else 1
+    return 0

@@ -1,0 +1,31 @@
+"""Where the seconds of a step went."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+class Phases:
+    """Adds up wall seconds by phase: `with phases("pack"): ...`."""
+
+    def __init__(self) -> None:
+        self.started = time.perf_counter()
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        """Count the body's time towards `name`."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds[name] += time.perf_counter() - started
+
+    def metrics(self) -> dict[str, float]:
+        """`seconds_NAME` of every phase and `seconds_total` since the start."""
+        return {f"seconds_{name}": value for name, value in self.seconds.items()} | {
+            "seconds_total": time.perf_counter() - self.started
+        }

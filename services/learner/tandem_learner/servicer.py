@@ -1,0 +1,93 @@
+"""tandem.learner.v1 over a Leader: decode, call, encode."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import grpc
+
+from tandem.rpc import codec
+from tandem.rpc.gen.learner.v1 import learner_pb2 as pb
+from tandem.rpc.gen.learner.v1 import learner_pb2_grpc
+from tandem.types import TrainResult, TrajectoryGroup, UserError
+from tandem_learner.leader import Leader
+
+SERVICE = "tandem.learner.v1.LearnerService"
+
+
+class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
+    """Rank 0's servicer. Exceptions become statuses in the server's boundary."""
+
+    def __init__(self, leader: Leader) -> None:
+        self.leader = leader
+
+    async def TrainStep(
+        self, request_iterator: AsyncIterator[pb.TrainStepRequest], context: grpc.aio.ServicerContext
+    ) -> pb.TrainStepResponse:
+        """Header, then groups."""
+        header = await _header(request_iterator)
+        groups: list[TrajectoryGroup] = []
+        if not self.leader.known(header.request_id):
+            self.leader.check_version(header.expected_version)  # before the groups have travelled
+            groups = [_group(part) async for part in request_iterator]
+            if len(groups) != header.groups:
+                raise UserError(
+                    f"train step: {len(groups)} groups came where the header said {header.groups}; send "
+                    "the whole step again"
+                )
+        result: TrainResult = await self.leader.train_step(header.request_id, header.expected_version, groups)
+        return pb.TrainStepResponse(policy_version=result.policy_version, metrics=result.metrics)
+
+    async def Export(self, request: pb.ExportRequest, context: grpc.aio.ServicerContext) -> pb.ExportResponse:
+        """Every rank's shard."""
+        kind = codec.decode_kind(request.kind)
+        shards = await self.leader.export(
+            _id(request.request_id), request.expected_version, kind, request.checkpoint_address
+        )
+        return pb.ExportResponse(shards=[codec.encode_shard(shard) for shard in shards])
+
+    async def Restore(
+        self, request: pb.RestoreRequest, context: grpc.aio.ServicerContext
+    ) -> pb.RestoreResponse:
+        """From published folders."""
+        state = codec.decode_adapter(request.state) if request.HasField("state") else None
+        version = await self.leader.restore(
+            _id(request.request_id), codec.decode_adapter(request.adapter), state
+        )
+        return pb.RestoreResponse(policy_version=version)
+
+    async def GetStatus(
+        self, request: pb.GetStatusRequest, context: grpc.aio.ServicerContext
+    ) -> pb.GetStatusResponse:
+        """What the learner is."""
+        status = self.leader.status()
+        return pb.GetStatusResponse(
+            policy_version=status.policy_version,
+            world_size=status.world_size,
+            base_model=status.base_model,
+            trainable_parameters=status.trainable_parameters,
+            adapter_config_json=status.adapter_config_json,
+        )
+
+
+async def _header(parts: AsyncIterator[pb.TrainStepRequest]) -> pb.TrainStepHeader:
+    async for part in parts:
+        if part.WhichOneof("part") == "header":
+            _id(part.header.request_id)
+            return part.header
+        break
+    raise UserError("train step: the stream must begin with its header")
+
+
+def _group(part: pb.TrainStepRequest) -> TrajectoryGroup:
+    if part.WhichOneof("part") != "group":
+        raise UserError("train step: only groups may follow the header")
+    return codec.decode_group(part.group)
+
+
+def _id(request_id: str) -> str:
+    if not request_id:
+        raise UserError(
+            "the request has no request id; make one per intention and repeat it with every retry"
+        )
+    return request_id

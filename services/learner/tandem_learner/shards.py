@@ -1,0 +1,84 @@
+"""A rank's part of the adapter or training state: to safetensors bytes, and back from a published folder."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from tandem.model.sharding import ShardedParameter
+from tandem.storage import Placement, ShardMeta, open_tensors
+from tandem.types import AdapterRef, UserError
+from tandem_learner.optimizer import MOMENTS
+
+COUNTERS = ("step/updates", "step/skipped")
+
+
+def write_shard(
+    parts: Mapping[str, Tensor],
+    shared: Mapping[str, Tensor],
+    parameters: Mapping[str, ShardedParameter],
+    meta: ShardMeta,
+) -> bytes:
+    """A safetensors file of float32 tensors, each placed in its global tensor by the metadata.
+
+    Args:
+        parts: local parts by PEFT name, or by `PREFIX/PEFT name`; empty ones are left out.
+        shared: what is the same on all ranks, given by one of them.
+        meta: the shard's identity; its `tensors` are filled in here.
+    """
+    tensors = {name: part.detach().float().cpu().contiguous() for name, part in parts.items() if part.numel()}
+    places = {name: _placement(parameters[name.rpartition("/")[2]]) for name in tensors}
+    for name, value in shared.items():
+        tensors[name] = value.float().contiguous()
+        places[name] = Placement(tuple(value.shape), (0,) * value.ndim)
+    return safetensors.torch.save(tensors, metadata=replace(meta, tensors=places).to_metadata())
+
+
+def read_adapter_shard(adapter: AdapterRef, parameters: Mapping[str, ShardedParameter]) -> dict[str, Tensor]:
+    """This rank's rows of a published adapter, by PEFT name. Raises UserError for other LoRA settings."""
+    with open_tensors(adapter, "pt") as file:
+        _check_names(set(file.keys()), set(parameters), adapter)
+        return {name: _rows(file, name, parameter, adapter) for name, parameter in parameters.items()}
+
+
+def read_state_shard(
+    state: AdapterRef, parameters: Mapping[str, ShardedParameter]
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """This rank's rows of the moments (parameters without rows left out), and the counters."""
+    wanted = {f"{moment}/{name}": parameter for moment in MOMENTS for name, parameter in parameters.items()}
+    with open_tensors(state, "pt") as file:
+        _check_names(set(file.keys()), {*wanted, *COUNTERS}, state)
+        moments = {name: _rows(file, name, parameter, state) for name, parameter in wanted.items()}
+        return {name: rows for name, rows in moments.items() if rows.numel()}, {
+            name: file.get_tensor(name) for name in COUNTERS
+        }
+
+
+def _rows(file: Any, name: str, parameter: ShardedParameter, ref: AdapterRef) -> Tensor:
+    whole = file.get_slice(name)
+    if tuple(whole.get_shape()) != parameter.global_shape:
+        raise UserError(
+            f"{ref.url}: {name} is {list(whole.get_shape())}, the learner's is "
+            f"{list(parameter.global_shape)}; use its LoRA rank"
+        )
+    if not all(parameter.shape):
+        return torch.zeros(parameter.shape)
+    return whole[parameter.offset[0] : parameter.offset[0] + parameter.shape[0]]
+
+
+def _check_names(found: set[str], wanted: set[str], ref: AdapterRef) -> None:
+    if odd := sorted(found ^ wanted):
+        where = "is missing" if odd[0] in wanted else "is not the learner's"
+        raise UserError(
+            f"{ref.url}: tensor {odd[0]} {where} ({len(odd)} differ); use the LoRA target modules it was "
+            "made with"
+        )
+
+
+def _placement(parameter: ShardedParameter) -> Placement:
+    return Placement(parameter.global_shape, parameter.offset)
