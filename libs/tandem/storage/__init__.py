@@ -1,4 +1,4 @@
-"""Storage: a blob store over fsspec, the shard and manifest formats, atomic commit, verified reading. No torch."""
+"""A blob store over fsspec, the shard and manifest formats, atomic commit, verified reading. No torch."""
 
 from tandem.storage.blobs import STAGING, BlobStore, measure
 from tandem.storage.manifest import CONFIG_FILE, TENSOR_FILE, FileEntry, Manifest

@@ -1,4 +1,5 @@
-"""Files under one fsspec URL. On a local (or FSx) folder writes are fsynced and renamed; elsewhere an upload is the atom."""
+"""Files under one fsspec URL. A local (or FSx) folder is written with fsync and rename; elsewhere one
+upload is atomic."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ class BlobStore:
     """Files by path relative to `url`. Every failure is one of Tandem's exceptions and names the file."""
 
     def __init__(self, url: str) -> None:
-        """Open the store; nothing is touched yet. Raises UserError for a URL that no installed backend serves."""
+        """Open the store, touching nothing. Raises UserError for a URL that no installed backend serves."""
         if not url:
             raise UserError("the store's URL is empty; set checkpoint.url")
         try:
@@ -72,7 +73,7 @@ class BlobStore:
             )
 
     def write(self, path: str, pieces: Iterable[bytes]) -> FileEntry:
-        """Write a new file from pieces; on a local store it is on disk when this returns. A failed write leaves nothing."""
+        """Write a new file from pieces; a local one is then on disk. A failed write leaves nothing."""
         with explained(f"writing {self.url_of(path)}", writing=True), ExitStack() as undo:
             if self.local:
                 os.makedirs(os.path.dirname(self.full(path)), exist_ok=True)
@@ -99,7 +100,7 @@ class BlobStore:
             sync_folder(os.path.dirname(self.full(path)))
 
     def rename_folder(self, source: str, target: str) -> None:
-        """Local stores only: make a written folder visible under its name, in one atom that survives a power cut."""
+        """Local stores only: make a written folder visible in one atom that survives a power cut."""
         with explained(f"writing {self.url_of(target)}", writing=True):
             parent = os.path.dirname(self.full(target))
             os.makedirs(parent, exist_ok=True)

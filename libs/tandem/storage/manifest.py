@@ -43,7 +43,7 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The description of a published folder, written after all its files. `metadata` is the publisher's own."""
+    """The description of a published folder, written after its files. `metadata` is the publisher's own."""
 
     kind: PublishKind
     version: Natural

@@ -15,7 +15,7 @@ def parse_json(shape: TypeAdapter[T], data: bytes, what: str) -> T:
     """Read `data` as `shape`.
 
     Raises:
-        DataCorrupt: it is no JSON, or not of that shape; the line names `what` and the first field that is wrong.
+        DataCorrupt: no JSON, or not of that shape; the line names `what` and the first wrong field.
     """
     try:
         return shape.validate_json(data)

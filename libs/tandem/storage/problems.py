@@ -52,6 +52,6 @@ def _line(problem: BaseException) -> str:
 
 
 def _botocore(*names: str) -> tuple[type[Exception], ...]:
-    # s3fs lets some of botocore's own exceptions through, and they are no OSErrors. Where S3 is not in use, it is not imported.
+    # s3fs lets some of botocore's exceptions through, which are no OSErrors; without S3 it is not imported.
     module = sys.modules.get("botocore.exceptions")
     return tuple(getattr(module, name) for name in names) if module else ()

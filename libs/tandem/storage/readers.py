@@ -1,4 +1,4 @@
-"""Reading what is published, from any process: by reference, checked against every hash before a byte is used."""
+"""Reading what is published, from any process, checked against every hash before a byte is used."""
 
 from __future__ import annotations
 
@@ -23,7 +23,12 @@ CACHED_VERSIONS = 4  # an engine may still read the one before the last
 
 
 def latest(url: str, kind: PublishKind = PublishKind.ADAPTER) -> Published:
-    """The latest version in the store at `url`. Raises NotFound where there is none, DataCorrupt where it is damaged."""
+    """The latest version in the store at `url`.
+
+    Raises:
+        NotFound: nothing is published there.
+        DataCorrupt: the pointer or the manifest is damaged.
+    """
     found = VersionStore(url).latest(kind)
     if found is None:
         raise NotFound(f"store {url}: no {kind} is published")
@@ -43,8 +48,8 @@ def read_manifest(where: AdapterRef | str) -> Manifest:
 def read_adapter(where: AdapterRef | str, cache: Path | None = None) -> Path:
     """A published folder (of an adapter or a state) as a local folder, every file verified.
 
-    A local store's folder is verified where it lies. One from an object store is downloaded to `cache` (by default
-    $XDG_CACHE_HOME/tandem), under a name of its own per version and content; the newest few per store are kept.
+    A local store's folder is verified where it lies. One from an object store is loaded to `cache` (default
+    $XDG_CACHE_HOME/tandem) under a name of its own per version and content; the newest few per store stay.
 
     Raises:
         NotFound: nothing is published there.
@@ -70,9 +75,9 @@ def read_adapter(where: AdapterRef | str, cache: Path | None = None) -> Path:
 def open_tensors(
     where: AdapterRef | str, framework: str = "numpy", cache: Path | None = None
 ) -> Iterator[Any]:
-    """The tensors of a published folder, verified, as safetensors' `safe_open`: `keys()`, `get_slice(name)[a:b]`, ...
+    """The tensors of a published folder, verified, as safetensors' `safe_open`: keys(), get_slice(name)[a:b].
 
-    `framework` is "numpy" or "pt" (needs torch). Slices are read from disk as asked for. Raises as `read_adapter`.
+    `framework` is "numpy", or "pt" where torch is installed. Raises as `read_adapter`.
     """
     folder = read_adapter(where, cache)
     kind = read_manifest(str(folder)).kind

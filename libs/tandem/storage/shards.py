@@ -1,8 +1,8 @@
 """What a rank's shard says of itself, and how the shards of one version join into one file.
 
-A shard is a safetensors file whose metadata key `tandem` holds a `ShardMeta` as JSON. Each of its tensors is a block of a
-global tensor, placed by an offset per dimension. Joining never looks at values: it copies runs of bytes, in the order of the
-output, so that the result streams to any store in one pass and memory stays at one piece.
+A shard is a safetensors file whose metadata key `tandem` holds a `ShardMeta` as JSON. Each of its tensors is
+a block of a global tensor, placed by an offset per dimension. Joining never looks at values: it copies runs
+of bytes, in the order of the output, so that the result streams to any store in one pass and in little memory.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class ShardMeta:
-    """What a shard is part of, and where each of its tensors belongs. `base_model` is the base model's fingerprint."""
+    """What a shard is part of, and where its tensors belong. `base_model` is the base model's fingerprint."""
 
     kind: PublishKind
     version: Natural
@@ -93,6 +93,7 @@ class JoinPlan:
 class Run:
     """`length` contiguous bytes: at `source` of the block's data, at `target` of the global tensor's."""
 
+    block: Block
     target: int
     source: int
     length: int
@@ -102,7 +103,7 @@ _META = TypeAdapter(ShardMeta)
 
 
 def open_shard(fd: int, ref: ShardRef, what: str) -> OpenShard:
-    """Read what the shard at `fd` says of itself and hold it against `ref`. Its hash is the caller's to check.
+    """Read what the shard at `fd` says of itself and hold it against `ref`. Its hash is the caller's affair.
 
     Raises:
         DataCorrupt: no shard, or one of another kind, version, rank or world size.
@@ -143,13 +144,14 @@ def plan_join(shards: Sequence[OpenShard], what: str) -> JoinPlan:
 
 
 def joined_pieces(plan: JoinPlan) -> Iterator[bytes]:
-    """The bytes of the output in order, in pieces of `CHUNK_BYTES`, read from the shards as they are needed."""
+    """The output's bytes in order, in pieces of about `CHUNK_BYTES`, read from the shards as needed."""
     piece = bytearray(plan.head)
     for tensor in plan.tensors:
-        for block, run in _runs(tensor):
-            start = block.shard.header.data_start + block.entry.data_offsets[0] + run.source
+        for run in _runs(tensor):
+            shard = run.block.shard
+            start = shard.header.data_start + run.block.entry.data_offsets[0] + run.source
             for position in range(0, run.length, CHUNK_BYTES):
-                piece += _read(block.shard, start + position, min(CHUNK_BYTES, run.length - position))
+                piece += _read(shard, start + position, min(CHUNK_BYTES, run.length - position))
                 if len(piece) >= CHUNK_BYTES:
                     yield bytes(piece)
                     piece.clear()
@@ -163,7 +165,8 @@ def _check_placement(name: str, entry: TensorEntry, place: Placement | None, wha
     bounds = (place.offset, entry.shape, place.global_shape)
     if len({len(bound) for bound in bounds}) != 1 or any(o + s > g for o, s, g in zip(*bounds, strict=True)):
         raise DataCorrupt(
-            f"{what}: tensor {name} of shape {list(entry.shape)} at {list(place.offset)} does not fit in {list(place.global_shape)}"
+            f"{what}: tensor {name} of shape {list(entry.shape)} at {list(place.offset)} "
+            f"does not fit in {list(place.global_shape)}"
         )
 
 
@@ -172,11 +175,13 @@ def _join(name: str, parts: Sequence[tuple[Block, tuple[int, ...]]], what: str) 
     for block, other in parts[1:]:
         if block.entry.dtype != first.entry.dtype:
             raise DataCorrupt(
-                f"{what}: tensor {name} is {first.entry.dtype} in {first.shard.what} but {block.entry.dtype} in {block.shard.what}"
+                f"{what}: tensor {name} is {first.entry.dtype} in {first.shard.what} "
+                f"but {block.entry.dtype} in {block.shard.what}"
             )
         if other != shape:
             raise DataCorrupt(
-                f"{what}: tensor {name} is {list(shape)} in {first.shard.what} but {list(other)} in {block.shard.what}"
+                f"{what}: tensor {name} is {list(shape)} in {first.shard.what} "
+                f"but {list(other)} in {block.shard.what}"
             )
     tensor = Joined(name, first.entry.dtype, shape, tuple(block for block, _ in parts if block.entry.size))
     _check_cover(tensor, what)
@@ -186,31 +191,29 @@ def _join(name: str, parts: Sequence[tuple[Block, tuple[int, ...]]], what: str) 
 def _check_cover(tensor: Joined, what: str) -> None:
     item = ITEM_BYTES[tensor.dtype]
     position = 0
-    for block, run in _runs(tensor):
+    for run in _runs(tensor):
         if run.target < position:
-            raise DataCorrupt(
-                f"{what}: tensor {tensor.name}: element {run.target // item} is there twice, again in {block.shard.what}"
-            )
+            twice = f"element {run.target // item} is there twice, again in {run.block.shard.what}"
+            raise DataCorrupt(f"{what}: tensor {tensor.name}: {twice}")
         if run.target > position:
             break
         position += run.length
-    if position != math.prod(tensor.shape) * item:
+    items = math.prod(tensor.shape)
+    if position != items * item:
         raise DataCorrupt(
-            f"{what}: tensor {tensor.name}: element {position // item} of {math.prod(tensor.shape)} is in no shard"
+            f"{what}: tensor {tensor.name}: element {position // item} of {items} is in no shard"
         )
 
 
-def _runs(tensor: Joined) -> Iterator[tuple[Block, Run]]:
-    """All runs of a tensor by their place in it; lazily, because a tensor split by columns has one per row and block."""
-    per_block = [
-        ((run.target, run, block) for run in _block_runs(block, tensor.shape)) for block in tensor.blocks
-    ]
-    for _, run, block in heapq.merge(*per_block, key=lambda item: item[0]):
-        yield block, run
+def _runs(tensor: Joined) -> Iterator[Run]:
+    """All runs of a tensor by their place in it; lazily, for a split by columns has one per row and block."""
+    return heapq.merge(
+        *(_block_runs(block, tensor.shape) for block in tensor.blocks), key=lambda run: run.target
+    )
 
 
 def _block_runs(block: Block, shape: tuple[int, ...]) -> Iterator[Run]:
-    """A block's contiguous runs. Dimensions it spans whole, from the last on, and the one before them make one run."""
+    """A block's contiguous runs: the last dimensions, while spanned whole, and the one before make one."""
     part, item = block.entry.shape, ITEM_BYTES[block.entry.dtype]
     outer = len(shape)  # dims [0, outer) are walked, dims [outer, n) are inside a run
     while outer and part[outer:] == shape[outer:]:
@@ -220,7 +223,7 @@ def _block_runs(block: Block, shape: tuple[int, ...]) -> Iterator[Run]:
     corner = sum(offset * stride for offset, stride in zip(block.offset, strides, strict=True))
     for count, index in enumerate(product(*(range(size) for size in part[:outer]))):
         target = corner + sum(i * stride for i, stride in zip(index, strides, strict=False))
-        yield Run(target * item, count * length * item, length * item)
+        yield Run(block, target * item, count * length * item, length * item)
 
 
 def _read(shard: OpenShard, start: int, length: int) -> bytes:

@@ -1,6 +1,7 @@
-"""The safetensors file format as far as joining needs it: the header. The bytes of tensors are only ever copied.
+"""The safetensors file format as far as joining needs it: the header. The bytes of tensors are only copied.
 
-A file is 8 bytes of header length (little endian), a JSON header {name: {dtype, shape, data_offsets}}, then the data.
+A file is 8 bytes of header length (little endian), a header {name: {dtype, shape, data_offsets}} in JSON,
+and the data.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def layout(
 ) -> tuple[bytes, tuple[str, ...]]:
     """Lay a file out before a byte of its data is there: its head, and the names in the order of their data.
 
-    `tensors` maps name to (dtype, shape). Wide items come first and the head is padded to 8, so every tensor is aligned.
+    `tensors` maps name to (dtype, shape). Wide items come first and the head is padded to 8: all is aligned.
     """
     order = tuple(sorted(tensors, key=lambda name: (-ITEM_BYTES[tensors[name][0]], name)))
     header: dict[str, object] = {METADATA_KEY: dict(metadata)} if metadata else {}
@@ -117,7 +118,7 @@ def _check_extent(tensors: Mapping[str, TensorEntry], data_bytes: int, what: str
         start, stop = entry.data_offsets
         if start != position or stop - start != entry.size:
             raise DataCorrupt(
-                f"{what}: tensor {name} lies at bytes {start} to {stop}, which does not fit its neighbours or shape"
+                f"{what}: tensor {name} at bytes {start} to {stop} does not fit its neighbours or its shape"
             )
         position = stop
     if position != data_bytes:

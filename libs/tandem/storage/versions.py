@@ -1,8 +1,8 @@
 """Published versions in a store: commit, find, list, remove. What lies where: see `tandem.storage.manifest`.
 
-A version is published once its folder holds a manifest. On a local store the folder is written under another name, manifest
-last, fsynced and renamed; an object store has no rename, so there the files go to their place and the manifest follows.
-The pointer to the latest version is written after that, and a start brings it up to date where a crash came between.
+A version is published once its folder holds a manifest. On a local store the folder is written under another
+name, manifest last, fsynced and renamed; an object store has no rename: there the files go to their place and
+the manifest follows. The pointer to the latest comes after that; a start mends it where a crash came between.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tandem.storage.manifest import (
     version_name,
     version_path,
 )
-from tandem.types import AdapterRef, DataCorrupt, NotFound, PublishKind, TandemError
+from tandem.types import AdapterRef, DataCorrupt, NotFound, PublishKind, TandemError, UserError
 
 log = get_logger(__name__)
 
@@ -84,9 +84,8 @@ class VersionStore:
             return None
         found = self.find(kind, pointer.version)
         if found is None or found.ref.sha256 != pointer.sha256:
-            raise DataCorrupt(
-                f"{where}: names version {pointer.version}, whose manifest is {'another' if found else 'missing'}"
-            )
+            fault = "is another" if found else "is missing"
+            raise DataCorrupt(f"{where}: names version {pointer.version}, whose manifest {fault}")
         return found
 
     def commit(
@@ -97,7 +96,7 @@ class VersionStore:
         files: Mapping[str, Iterable[bytes]],
         metadata: Mapping[str, Any],
     ) -> AdapterRef:
-        """Write a version whole, make it visible, then make it the latest. A failure leaves nothing visible."""
+        """Write a version whole, make it visible, then the latest. A failure leaves nothing visible."""
         target = version_path(kind, version)
         stage = f"{STAGING}/{target.replace('/', '-')}" if self.blobs.local else target
         self.blobs.remove_folder(stage)
@@ -134,9 +133,17 @@ class VersionStore:
             except NotFound as problem:
                 raise DataCorrupt(f"{self.blobs.url_of(path)}: missing") from problem
 
-    def recover(self) -> None:
-        """Clear what a crash has left: unfinished folders go, and the pointer follows the newest version that is whole."""
+    def recover(self, rewind_to: int | None = None) -> None:
+        """Clear what a crash has left: unfinished folders go, the pointer follows the newest whole version.
+
+        With `rewind_to`, adapters newer than that go too. A state that the pointer names is never removed so.
+
+        Raises:
+            UserError: a training state newer than `rewind_to` is published: another run's, most likely.
+        """
         self.blobs.remove_folder(STAGING)
+        if rewind_to is not None:
+            self._rewind(rewind_to)
         for kind in PublishKind:
             for version in self.versions(kind):
                 if self._bare(kind, version):
@@ -144,8 +151,21 @@ class VersionStore:
                     self.remove(kind, version)
             self._recover_pointer(kind)
 
-    def rewind(self, version: int) -> None:
-        """Forget every adapter and state newer than `version`: a resumed run makes those versions anew."""
+    def _bare(self, kind: PublishKind, version: int) -> bool:
+        try:
+            return self.find(kind, version) is None
+        except DataCorrupt as problem:
+            # damaged is not unfinished: removing it is a person's decision
+            log.error("%s; left as it is", problem)
+            return False
+
+    def _rewind(self, version: int) -> None:
+        state = self.latest(PublishKind.STATE)
+        if state and state.manifest.version > version:
+            raise UserError(
+                f"store {self.blobs.url} holds training state v{state.manifest.version}, "
+                f"newer than v{version}; resume that run, or choose another checkpoint.url"
+            )
         for kind in PublishKind:
             newer = [item for item in self.versions(kind) if item > version]
             if not newer:
@@ -156,15 +176,6 @@ class VersionStore:
                 self.blobs.remove_file(f"{FOLDER[kind]}/{POINTER}")
             for item in newer:
                 self.remove(kind, item)
-
-    def _bare(self, kind: PublishKind, version: int) -> bool:
-        try:
-            return self.find(kind, version) is None
-        except DataCorrupt as problem:
-            log.error(
-                "%s; left as it is", problem
-            )  # damaged is not unfinished: removing it is a person's decision
-            return False
 
     def _recover_pointer(self, kind: PublishKind) -> None:
         try:

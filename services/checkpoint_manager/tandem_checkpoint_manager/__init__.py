@@ -1,1 +1,1 @@
-"""The checkpoint manager: takes shards, joins them, publishes adapters and training states. The store's only writer."""
+"""The checkpoint manager: takes shards, joins them, publishes the result. The store's only writer."""

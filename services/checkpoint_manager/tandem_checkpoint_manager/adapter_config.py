@@ -28,7 +28,7 @@ def parse_adapter_config(text: str, what: str) -> dict[str, Any]:
     config = parse_object(text, f"{what}: adapter_config_json")
     if config.get("peft_type") != "LORA":
         raise UserError(
-            f"{what}: adapter_config_json: peft_type is {config.get('peft_type')!r}; only 'LORA' can be published"
+            f"{what}: adapter_config_json: peft_type is {config.get('peft_type')!r}; only 'LORA' is published"
         )
     rank = config.get("r")
     if not isinstance(rank, int) or rank < 1:
@@ -37,7 +37,7 @@ def parse_adapter_config(text: str, what: str) -> dict[str, Any]:
 
 
 def check_adapter(plan: JoinPlan, config: dict[str, Any], what: str) -> None:
-    """Hold the joined tensors against the config: one floating dtype, every A with its B, ranks as configured.
+    """Hold the joined tensors against the config: one dtype, every A with its B, ranks as configured.
 
     Shapes: lora_A is (r, in_features), lora_B is (out_features, r).
 
@@ -49,7 +49,7 @@ def check_adapter(plan: JoinPlan, config: dict[str, Any], what: str) -> None:
     for tensor in plan.tensors:
         if tensor.dtype not in DTYPES or tensor.dtype != dtype:
             raise DataCorrupt(
-                f"{what}: tensor {tensor.name} is {tensor.dtype}; an adapter is {' or '.join(DTYPES)} throughout"
+                f"{what}: tensor {tensor.name} is {tensor.dtype}; all must be {' or '.join(DTYPES)}"
             )
         for own, other, axis in ((LORA_A, LORA_B, 0), (LORA_B, LORA_A, 1)):
             if not tensor.name.endswith(own):
@@ -61,7 +61,8 @@ def check_adapter(plan: JoinPlan, config: dict[str, Any], what: str) -> None:
                 len(tensor.shape) < 2 or tensor.shape[axis] != config["r"]
             ):
                 raise DataCorrupt(
-                    f"{what}: tensor {tensor.name} has shape {list(tensor.shape)}, but adapter_config_json says r {config['r']}"
+                    f"{what}: tensor {tensor.name} is {list(tensor.shape)}, "
+                    f"but adapter_config_json says r {config['r']}"
                 )
 
 

@@ -1,4 +1,4 @@
-"""What the checkpoint manager does, without network: take shards, join and publish, find, list, delete, keep few.
+"""What the checkpoint manager does, without network: take shards, publish, find, list, delete, keep few.
 
 receive(shard) x world_size  ->  publish  ->  get / list / delete
     hashed, spooled              joined tensor by tensor into the output as it is written; never held whole
@@ -28,12 +28,11 @@ from tandem.storage import (
     plan_join,
 )
 from tandem.types import AdapterRef, NotFound, PublishKind, ShardRef, StaleRequest, TandemError, UserError
-
 from tandem_checkpoint_manager.adapter_config import check_adapter, parse_adapter_config, parse_object
 from tandem_checkpoint_manager.staging import Receiver, Staging
 
 log = get_logger(__name__)
-# Engines serve the adapter before the latest until each has loaded the latest, and may read it again from its folder.
+# Engines serve the adapter before the latest until each has loaded the latest, and may read its folder again.
 LEAST_ADAPTERS = 2
 
 
@@ -58,16 +57,18 @@ class Request:
 class CheckpointManager:
     """The only writer of the store at `url`. Methods may be called from several threads."""
 
-    def __init__(self, url: str, keep: int) -> None:
-        """Check the store, clear what a crash has left there, and keep `keep` versions of each kind from now on.
+    def __init__(self, url: str, keep: int, rewind_to: int | None = None) -> None:
+        """Check the store, clear what a crash has left there, and keep `keep` versions of each kind.
+
+        `rewind_to` is for a run that resumes from that version: what is newer goes, for it will be made anew.
 
         Raises:
-            UserError: the store cannot be written.
+            UserError: the store cannot be written, or holds a training state newer than `rewind_to`.
         """
         self.keep = keep
         self.store = VersionStore(url)
         self.store.blobs.check_writable()
-        self.store.recover()
+        self.store.recover(rewind_to)
         spool = (
             Path(self.store.blobs.full(STAGING))
             if self.store.blobs.local
@@ -79,11 +80,6 @@ class CheckpointManager:
     def close(self) -> None:
         """Forget shards that were never published."""
         self.staging.close()
-
-    def rewind(self, version: int) -> None:
-        """Forget what is published after `version`: a resumed run makes those versions anew."""
-        with self._lock:
-            self.store.rewind(version)
 
     def receive(self, ref: ShardRef) -> AbstractContextManager[Receiver]:
         """Receive a shard: write its chunks in the body. See `Staging.receive` for what is refused."""
@@ -109,8 +105,8 @@ class CheckpointManager:
         """Join the shards of one version and make the result the latest. The same again is welcome.
 
         Raises:
-            UserError: a shard is missing, the request is malformed, the base model is another than the store's,
-                the version is published with other content, or the store cannot be written.
+            UserError: a shard is missing, the request is malformed, the base model is not the store's, the
+                version is published with other content, or the store cannot be written.
             StaleRequest: the version is older than the latest.
             DataCorrupt: the shards do not make one whole file.
         """
@@ -162,7 +158,7 @@ class CheckpointManager:
             _check_same(request, present.manifest, _declared(request, present.manifest))
         elif not present and latest and request.version < latest.manifest.version:
             raise StaleRequest(
-                f"{request.what}: v{latest.manifest.version} is published already; only newer versions can follow"
+                f"{request.what}: v{latest.manifest.version} is published already; only newer ones can follow"
             )
         else:
             _check_complete(request, staged)
@@ -194,12 +190,13 @@ class CheckpointManager:
             latest = self.store.latest(kind)
             if latest and latest.manifest.base_model != request.base_model:
                 raise UserError(
-                    f"{request.what}: belongs to base model {request.base_model[:12]}..., but store {self.store.blobs.url} holds "
-                    f"{kind}s of {latest.manifest.base_model[:12]}...; choose another checkpoint.url"
+                    f"{request.what}: belongs to base model {request.base_model[:12]}..., "
+                    f"but store {self.store.blobs.url} holds {kind}s "
+                    f"of {latest.manifest.base_model[:12]}...; choose another checkpoint.url"
                 )
 
     def _prune(self) -> None:
-        """Keep the newest `keep` of each kind, and every adapter that a kept state needs to be resumed from."""
+        """Keep the newest `keep` of each kind, and every adapter that a kept state is resumed with."""
         try:
             states = self.store.versions(PublishKind.STATE)
             adapters = self.store.versions(PublishKind.ADAPTER)
@@ -236,19 +233,19 @@ def _check_complete(request: Request, staged: dict[int, ShardRef]) -> None:
     for ref in staged.values():
         if ref.world_size != request.world_size:
             raise UserError(
-                f"{request.what}: the shards are of {ref.world_size} ranks, asked for are {request.world_size}"
+                f"{request.what}: the shards are of {ref.world_size} ranks, not of {request.world_size}"
             )
     if missing := [rank for rank in range(request.world_size) if rank not in staged]:
-        raise UserError(
-            f"{request.what}: no shard of rank {missing[0]} of {request.world_size} has come; export again, then publish"
-        )
+        rank = f"rank {missing[0]} of {request.world_size}"
+        raise UserError(f"{request.what}: no shard of {rank} has come; export again, then publish")
 
 
 def _files(request: Request, shards: list[OpenShard]) -> dict[str, Iterable[bytes]]:
     for shard in shards:
         if shard.meta.base_model != request.base_model:
             raise UserError(
-                f"{shard.what}: belongs to base model {shard.meta.base_model[:12]}..., asked for is {request.base_model[:12]}...; "
+                f"{shard.what}: belongs to base model {shard.meta.base_model[:12]}..., "
+                f"asked for is {request.base_model[:12]}...; "
                 "start learner and controller from the same model.path"
             )
     plan = plan_join(shards, request.what)
@@ -272,5 +269,5 @@ def _check_same(request: Request, present: Manifest, again: Manifest) -> None:
         return
     changed = [name for name in present.files if present.files[name] != again.files.get(name)] or ["metadata"]
     raise UserError(
-        f"{request.what}: is published already with another {changed[0]}; a version cannot change, publish the next one"
+        f"{request.what}: is published already with another {changed[0]}; publish the next version"
     )

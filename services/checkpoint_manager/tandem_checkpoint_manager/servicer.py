@@ -1,4 +1,4 @@
-"""tandem.checkpoint.v1 over the core: decode, call, encode. The core reads and writes files, so it runs in threads."""
+"""tandem.checkpoint.v1 over the core: decode, call the core in a thread (it works on files), encode."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import AsyncIterator
 
 import grpc
+
 from tandem.rpc import codec
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as pb
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2_grpc
 from tandem.storage import Published
 from tandem.types import UserError
-
 from tandem_checkpoint_manager.core import CheckpointManager
 
 Context = grpc.aio.ServicerContext
@@ -31,7 +31,7 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
     async def PutShard(
         self, request_iterator: AsyncIterator[pb.PutShardRequest], context: Context
     ) -> pb.PutShardResponse:
-        """Header, then chunks; each is hashed and written before the next is taken, which is the back-pressure."""
+        """Header, then chunks; each is hashed and written before the next is taken."""
         parts = aiter(request_iterator)
         first = await anext(parts, pb.PutShardRequest())
         if first.WhichOneof("part") != "header":

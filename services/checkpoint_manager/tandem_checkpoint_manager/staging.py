@@ -1,4 +1,4 @@
-"""Shards on their way in: each is spooled to a file while it is hashed, and kept until its version is published."""
+"""Shards on their way in: each is spooled to a file and hashed, and kept until its version is published."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Receiver:
         self.path = path
         self.digest = hashlib.sha256()
         self.size = 0
-        self.file = open(path, "xb")
+        self.file = open(path, "xb")  # noqa: SIM115 - open from here to `discard`
 
     def write(self, chunk: bytes) -> None:
         """Take the next bytes. Raises DataCorrupt as soon as there are more than announced."""
@@ -48,10 +48,9 @@ class Receiver:
             self.file.close()
         if self.size != self.ref.size:
             raise DataCorrupt(f"{self.what}: truncated: {self.size} of {self.ref.size} bytes came")
-        if self.digest.hexdigest() != self.ref.sha256:
-            raise DataCorrupt(
-                f"{self.what}: sha256 is {self.digest.hexdigest()[:12]}..., announced was {self.ref.sha256[:12]}..."
-            )
+        found = self.digest.hexdigest()
+        if found != self.ref.sha256:
+            raise DataCorrupt(f"{self.what}: sha256 is {found[:12]}..., announced {self.ref.sha256[:12]}...")
 
     def discard(self) -> None:
         """Forget what was received; harmless after the file has moved on."""
@@ -138,16 +137,13 @@ class Staging:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _check_conflict(self, ref: ShardRef) -> None:
+        anew = f"delete v{ref.version} to start it anew"
         for other in self.of(ref.kind, ref.version).values():
             if other.world_size != ref.world_size:
-                raise UserError(
-                    f"{shard_name(ref)}: shards of {other.world_size} ranks are here already; delete v{ref.version} to start it anew"
-                )
+                raise UserError(f"{shard_name(ref)}: shards of {other.world_size} ranks are here; {anew}")
             if other.rank == ref.rank and other.sha256 != ref.sha256:
-                raise UserError(
-                    f"{shard_name(ref)}: other bytes of this rank are here already ({other.sha256[:12]}..., now {ref.sha256[:12]}...); "
-                    f"delete v{ref.version} to start it anew"
-                )
+                hashes = f"{other.sha256[:12]}..., now {ref.sha256[:12]}..."
+                raise UserError(f"{shard_name(ref)}: other bytes of this rank are here ({hashes}); {anew}")
 
     def _keep(self, receiver: Receiver) -> None:
         ref = receiver.ref
