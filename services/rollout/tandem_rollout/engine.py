@@ -114,6 +114,6 @@ class Engine(Protocol):
         """Return when the engine is dead."""
         ...
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop the engine."""
         ...

@@ -40,7 +40,7 @@ class RolloutService:
         """Let running calls end, then stop the engine."""
         self.watch.cancel()
         await self.server.stop()
-        await asyncio.to_thread(self.replica.close)
+        await self.replica.close()
 
 
 async def start(
@@ -66,7 +66,7 @@ async def start(
             port=port,
         )
     except UserError:
-        serving.close()
+        await serving.close()
         raise
     return RolloutService(serving, server, asyncio.create_task(_watch(engine, server)))
 

@@ -126,8 +126,8 @@ class Replica:
             tokens_done=played.tokens,
         )
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop the engine and remove what was copied."""
         self.player.close()
-        self.engine.close()
+        await self.engine.close()
         shutil.rmtree(self._folder, ignore_errors=True)

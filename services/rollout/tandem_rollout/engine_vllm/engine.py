@@ -62,6 +62,11 @@ class _Served:
             self.idle.set()
 
 
+class _Llm(AsyncLLM):
+    def __del__(self) -> None:
+        """`EngineVllm.close` ends it; at interpreter exit vLLM's own method would fail."""
+
+
 class EngineVllm:
     """See `tandem_rollout.engine.Engine`. Build it inside a running event loop with `start`."""
 
@@ -88,7 +93,7 @@ class EngineVllm:
         """
         args = engine_args(config, base, seed)
         try:
-            llm = AsyncLLM.from_engine_args(AsyncEngineArgs(**args))
+            llm = _Llm.from_engine_args(AsyncEngineArgs(**args))
         except (ValueError, RuntimeError, OSError) as problem:
             raise UserError(
                 f"vLLM did not start on {config.model.path}: {' '.join(str(problem).split())[:500]}"
@@ -174,8 +179,12 @@ class EngineVllm:
         assert self.llm.output_handler is not None
         await asyncio.wait({self.llm.output_handler})
 
-    def close(self) -> None:
-        self.llm.shutdown()
+    async def close(self) -> None:
+        handler, llm = self.llm.output_handler, self.llm
+        if handler is not None:  # else it logs the engine's end as a failure
+            handler.cancel()
+            await asyncio.wait({handler})
+        await asyncio.to_thread(llm.shutdown)
 
     async def _run(
         self, served: _Served, prompt_ids: Sequence[int], frames: Sequence[Frame], params: SamplingParams
@@ -223,7 +232,7 @@ class EngineVllm:
                 await self.llm.remove_lora(old.lora.lora_int_id)
 
     async def _checked_probe(self, new: _Served, adapter: LocalAdapter | None) -> float:
-        """Probe twice: the logprob is finite, repeatable, and not the base model's where B says it can't be."""
+        """Probe twice: the logprob is finite, repeatable, and not the base model's where B forbids it."""
         first, second = await self._probe(new), await self._probe(new)
         name = adapter.name if adapter else "the base model"
         if not (math.isfinite(first) and abs(first - second) <= PROBE_TOLERANCE[self.dtype]):

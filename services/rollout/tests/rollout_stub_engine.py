@@ -1,0 +1,102 @@
+"""A deterministic engine for tests of what the core does with an engine: no model, answers by rule."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from tandem.model.chat import ChatFormat
+from tandem.types import FinishReason, Sampling, Unavailable
+from tandem_rollout.engine import Completion, ContextFull, Frame, LocalAdapter
+
+TOKENS_PER_IMAGE = 3
+
+
+@dataclass(frozen=True)
+class Request:
+    """One call of generate."""
+
+    prompt_ids: tuple[int, ...]
+    frames: tuple[Frame, ...]
+    sampling: Sampling
+    seed: int
+
+
+@dataclass
+class StubEngine:
+    """Answers with `answer(request number)`; the text's ids are closed by <|im_end|> unless `cut`."""
+
+    chat: ChatFormat
+    answer: Callable[[int], str] = lambda number: "('move', 0)"
+    cut: bool = False
+    fail_at: int = -1  # request number that raises Unavailable
+    hang_at: int = -1  # request number that never answers
+    max_model_len: int = 10_000
+    refuses: Exception | None = None  # what `serve` raises
+    has_sleep_mode: bool = False
+    healthy: bool = True
+    policy_version: int = 0
+    requests: list[Request] = field(default_factory=list)
+    running: int = 0
+    most_running: int = 0
+    hold: asyncio.Event | None = None  # requests wait for it
+    changed: asyncio.Condition = field(default_factory=asyncio.Condition)
+
+    def expand(self, prompt_ids: Sequence[int], frames: Sequence[Frame]) -> tuple[int, ...]:
+        return tuple(
+            i
+            for token in prompt_ids
+            for i in [token] * (TOKENS_PER_IMAGE if token == self.chat.image_id else 1)
+        )
+
+    async def generate(
+        self, prompt_ids: Sequence[int], frames: Sequence[Frame], sampling: Sampling, seed: int
+    ) -> Completion:
+        number = len(self.requests)
+        self.requests.append(Request(tuple(prompt_ids), tuple(frames), sampling, seed))
+        await self._run(+1)
+        self.most_running = max(self.most_running, self.running)
+        try:
+            await asyncio.sleep(0)
+            if self.hold is not None:
+                await self.hold.wait()
+            if number == self.fail_at:
+                raise Unavailable("engine gone")
+            if number == self.hang_at:
+                await asyncio.Event().wait()
+            expanded = self.expand(prompt_ids, frames)
+            if len(expanded) + sampling.max_tokens > self.max_model_len:
+                raise ContextFull(f"{len(expanded)} ids do not fit")
+        finally:
+            await self._run(-1)
+        ids = (*self.chat.encode(self.answer(number)), *(() if self.cut else (self.chat.end_id,)))
+        finish = FinishReason.LENGTH if self.cut else FinishReason.STOP
+        return Completion(expanded, ids, tuple(-0.5 for _ in ids), finish, self.policy_version)
+
+    async def until_running(self, number: int) -> None:
+        """Return once so many requests are running."""
+        async with asyncio.timeout(10), self.changed:
+            await self.changed.wait_for(lambda: self.running == number)
+
+    async def _run(self, more: int) -> None:
+        self.running += more
+        async with self.changed:
+            self.changed.notify_all()
+
+    async def serve(self, adapter: LocalAdapter | None) -> float:
+        if self.refuses is not None:
+            raise self.refuses
+        self.policy_version = adapter.version if adapter else 0
+        self.folder = adapter.folder if adapter else None
+        return -1.5
+
+    async def sleep(self) -> bool:
+        return self.has_sleep_mode
+
+    async def wake(self) -> None: ...
+
+    async def died(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self) -> None: ...
