@@ -2,7 +2,7 @@
 
 A shard is a safetensors file whose metadata key `tandem` holds a `ShardMeta` as JSON. Each of its tensors is
 a block of a global tensor, placed by an offset per dimension. Joining never looks at values: it copies runs
-of bytes, in the order of the output, so that the result streams to any store in one pass and in little memory.
+of bytes, in the order of the output, so the result streams to any store in one pass, in little memory.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The store: whole or not there, latest by pointer, mended at the start; on a folder and an object store alike."""
+"""The store: whole or not there, latest by pointer, mended at the start; on folder and object store."""
 
 from __future__ import annotations
 

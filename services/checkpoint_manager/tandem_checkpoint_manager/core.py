@@ -6,11 +6,13 @@ receive(shard) x world_size  ->  publish  ->  get / list / delete
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import gettempdir
 from threading import Lock
 from typing import Any
 
@@ -69,12 +71,7 @@ class CheckpointManager:
         self.store = VersionStore(url)
         self.store.blobs.check_writable()
         self.store.recover(rewind_to)
-        spool = (
-            Path(self.store.blobs.full(STAGING))
-            if self.store.blobs.local
-            else Path(mkdtemp(prefix="tandem-"))
-        )
-        self.staging = Staging(spool / "shards")
+        self.staging = Staging(_spool(self.store))
         self._lock = Lock()
 
     def close(self) -> None:
@@ -208,6 +205,14 @@ class CheckpointManager:
                     self.store.remove(PublishKind.ADAPTER, version)
         except TandemError as problem:
             log.warning("old versions stay for now: %s", problem)  # what was asked for is published
+
+
+def _spool(store: VersionStore) -> Path:
+    """Where shards wait: on the store's own disk, or for an object store in a temporary folder of its own."""
+    if store.blobs.local:
+        return Path(store.blobs.full(STAGING)) / "shards"
+    name = hashlib.sha256(store.blobs.url.encode()).hexdigest()[:16]
+    return Path(gettempdir()) / f"tandem-spool-{os.getuid()}-{name}"
 
 
 def _checked(

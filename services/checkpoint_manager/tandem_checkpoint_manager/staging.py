@@ -65,12 +65,13 @@ class Staging:
     """The shards of versions not yet published. Methods may be called from several threads."""
 
     def __init__(self, folder: Path) -> None:
-        """`folder` is local, made here, and no one else's."""
+        """`folder` is local and no one else's: what a crash has left in it goes."""
         self.folder = folder
         self._shards: dict[tuple[PublishKind, int], dict[int, ShardRef]] = {}
         self._lock = Lock()
         with explained(f"making {folder}", writing=True):
-            folder.mkdir(parents=True, exist_ok=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True, mode=0o700)
 
     @contextmanager
     def receive(self, ref: ShardRef) -> Iterator[Receiver]:
