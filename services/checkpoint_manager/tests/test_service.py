@@ -14,10 +14,11 @@ from pathlib import Path
 import grpc
 import numpy as np
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1 import health_pb2
 from safetensors.numpy import load_file
 
 from tandem.config import Config
+from tandem.rpc import codec
 from tandem.rpc.channel import METADATA
 from tandem.rpc.clients import CheckpointClient
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as pb
@@ -105,7 +106,7 @@ async def test_a_retried_delete_is_harmless(client, make_tensors, make_shards) -
     for version in (1, 2):
         await put_all(client, make_shards(make_tensors(version), 1, version))
         await publish(client, version, 1)
-    request = pb.DeleteAdapterRequest(request_id="r1", kind=pb.DeleteAdapterRequest(kind=1).kind, version=1)
+    request = pb.DeleteAdapterRequest(request_id="r1", kind=codec.encode_kind(ADAPTER), version=1)
     for _ in range(2):
         await client.stub.DeleteAdapter(request, metadata=METADATA)
     with pytest.raises(NotFound):
@@ -115,15 +116,8 @@ async def test_a_retried_delete_is_harmless(client, make_tensors, make_shards) -
 async def test_a_client_that_goes_away_leaves_no_shard(tmp_path, client, make_tensors, make_shards) -> None:
     (sent,) = make_shards(make_tensors(), 1)
     call = client.stub.PutShard(metadata=METADATA)
-    header = {
-        "kind": 1,
-        "version": 1,
-        "rank": 0,
-        "world_size": 1,
-        "sha256": sent.ref.sha256,
-        "size": sent.ref.size,
-    }
-    await call.write(pb.PutShardRequest(header=pb.ShardHeader(shard=header)))
+    header = pb.ShardHeader(shard=codec.encode_shard(sent.ref))
+    await call.write(pb.PutShardRequest(header=header))
     await call.write(pb.PutShardRequest(chunk=sent.data[:100]))
     call.cancel()
     await put_all(client, [sent])  # a later call is served, and the cancelled one has no part in it
@@ -132,8 +126,12 @@ async def test_a_client_that_goes_away_leaves_no_shard(tmp_path, client, make_te
 
 
 async def test_health(client) -> None:
-    stub = health_pb2_grpc.HealthStub(client.peer.channel)
-    reply = await stub.Check(health_pb2.HealthCheckRequest(service=SERVICE))
+    check = client.peer.channel.unary_unary(
+        "/grpc.health.v1.Health/Check",
+        request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+        response_deserializer=health_pb2.HealthCheckResponse.FromString,
+    )
+    reply = await check(health_pb2.HealthCheckRequest(service=SERVICE))
     assert reply.status == health_pb2.HealthCheckResponse.SERVING
 
 
