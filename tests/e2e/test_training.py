@@ -29,7 +29,17 @@ SMALL = [
 
 
 def command(folder: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "tandem.cli", "train", str(RECIPE), f"run.dir={folder}", f"model.path={ROOT}/models/tiny-qwen3vl", *SMALL, *more]
+    return [
+        sys.executable,
+        "-m",
+        "tandem.cli",
+        "train",
+        str(RECIPE),
+        f"run.dir={folder}",
+        f"model.path={ROOT}/models/tiny-qwen3vl",
+        *SMALL,
+        *more,
+    ]
 
 
 def rows(folder: Path) -> list[dict]:
@@ -49,12 +59,18 @@ def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
         assert row["rollout/failed_episodes"] == 0
         assert row["rollout_learner_logprob_gap_max"] < 1e-4
     run = tmp_path / "e2e"
-    assert {"config.yaml", "report.json", "eval-before.json", "eval-after.json", "learning-curve.png"} <= {p.name for p in run.iterdir()}
+    assert {"config.yaml", "report.json", "eval-before.json", "eval-after.json", "learning-curve.png"} <= {
+        p.name for p in run.iterdir()
+    }
     assert json.loads((run / "checkpoints/adapters/latest.json").read_text())["version"] == 3
     third = (run / "checkpoints/adapters/v00000003/adapter_model.safetensors").read_bytes()
 
     resumed = subprocess.Popen(
-        command(tmp_path, "run.steps=50", "--resume"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, cwd=tmp_path
+        command(tmp_path, "run.steps=50", "--resume"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        cwd=tmp_path,
     )
     try:
         until = time.monotonic() + 240

@@ -1,4 +1,4 @@
-"""Ray: joining or starting a cluster, placing services, hosting each in an actor. The only module here that imports ray."""
+"""Ray: join or start a cluster, place services, host each in an actor. Alone here in importing ray."""
 
 from tandem.cluster.deploy import Deployment, deployed
 from tandem.cluster.registry import find

@@ -62,16 +62,22 @@ def deployed(config: Config, *, training: bool = True, version: int = 0) -> Iter
 def _reserve(config: Config, bundles: int) -> PlacementGroup:
     gpus = config.cluster.gpus / bundles
     if gpus and gpus < 1:
-        raise UserError(f"cluster.gpus is {config.cluster.gpus} for {bundles} replicas or ranks; give each pair a GPU of its own")
+        raise UserError(
+            f"cluster.gpus is {config.cluster.gpus} for {bundles} replicas or ranks; give each pair a GPU of its own"
+        )
     bundle = {"CPU": config.cluster.cpus_per_worker, **({"GPU": int(gpus)} if gpus else {})}
     group = placement_group([bundle] * bundles, strategy="PACK")
     if not group.wait(config.cluster.start_timeout_s):
         remove_placement_group(group)
-        raise UserError(f"the Ray cluster has no room for {bundles} x {bundle}; it has {ray.available_resources()} free")
+        raise UserError(
+            f"the Ray cluster has no room for {bundles} x {bundle}; it has {ray.available_resources()} free"
+        )
     return group
 
 
-def _start(config: Config, training: bool, version: int, host: str, group: PlacementGroup, hosts: list[Any]) -> Deployment:
+def _start(
+    config: Config, training: bool, version: int, host: str, group: PlacementGroup, hosts: list[Any]
+) -> Deployment:
     timeout_s = config.cluster.start_timeout_s
 
     def make(service: str, index: int) -> Any:

@@ -23,9 +23,14 @@ def find(run: str, service: str) -> tuple[str, ...]:
         NotFound: the run has no such service on this cluster.
     """
     prefix = actor_name(run, service, 0)[:-1]
-    named = [entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == NAMESPACE]
+    named = [
+        entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == NAMESPACE
+    ]
     found = sorted((name for name in named if name.startswith(prefix)), key=lambda name: int(name[len(prefix) :]))
     if not found:
         raise NotFound(f"run {run} has no service '{service}' on this cluster")
     actors = [ray.get_actor(name, namespace=NAMESPACE) for name in found]
-    return tuple(result(actor.address.remote(), LOOKUP_S, f"address of {name}") for actor, name in zip(actors, found, strict=True))
+    return tuple(
+        result(actor.address.remote(), LOOKUP_S, f"address of {name}")
+        for actor, name in zip(actors, found, strict=True)
+    )

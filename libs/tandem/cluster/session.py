@@ -36,7 +36,9 @@ def ray_session(config: ClusterConfig, bundles: int) -> Iterator[str]:
         try:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
         except (ConnectionError, ValueError) as problem:
-            raise UserError(f"cluster.address {address}: no Ray cluster answers there ({problem}); start one or clear it") from problem
+            raise UserError(
+                f"cluster.address {address}: no Ray cluster answers there ({problem}); start one or clear it"
+            ) from problem
     else:
         ray.init(
             address="local",
@@ -60,8 +62,11 @@ def _check(config: ClusterConfig) -> None:
     have = ray.cluster_resources()
     gpus = int(have.get("GPU", 0))
     if config.gpus > gpus:
-        raise UserError(f"cluster.gpus asks for {config.gpus} GPUs but this Ray cluster has {gpus}; lower it or add nodes")
+        raise UserError(
+            f"cluster.gpus asks for {config.gpus} GPUs but this Ray cluster has {gpus}; lower it or add nodes"
+        )
     if not have.get(HEAD_MEM):
         raise UserError(
-            f"no node of this Ray cluster has the resource '{HEAD_MEM}'; start its head with --resources='{{\"{HEAD_MEM}\": 1}}'"
+            f"no node of this Ray cluster has the resource '{HEAD_MEM}'; "
+            f"start its head with --resources='{{\"{HEAD_MEM}\": 1}}'"
         )

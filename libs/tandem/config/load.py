@@ -25,7 +25,8 @@ def load_recipe(path: str | Path, overrides: Sequence[str] = ()) -> Config:
     try:
         tree = yaml.safe_load(Path(path).read_text()) or {}
     except (OSError, UnicodeDecodeError) as problem:
-        raise UserError(f"recipe {path}: cannot be read ({getattr(problem, 'strerror', None) or problem}); name an existing YAML file") from problem
+        reason = getattr(problem, "strerror", None) or problem
+        raise UserError(f"recipe {path}: cannot be read ({reason}); name an existing YAML file") from problem
     except yaml.YAMLError as problem:
         raise UserError(f"recipe {path}: not valid YAML: {' '.join(str(problem).split())}") from problem
     if not isinstance(tree, dict):

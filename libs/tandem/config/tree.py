@@ -30,7 +30,9 @@ class ModelConfig(Section):
     """The base model: frozen but for its adapter."""
 
     path: str = Field(description="Folder of the base model (config.json, safetensors, tokenizer, processor).")
-    dtype: Literal["float32", "bfloat16"] = Field("float32", description="Of the frozen weights, in both engine and learner.")
+    dtype: Literal["float32", "bfloat16"] = Field(
+        "float32", description="Of the frozen weights, in both engine and learner."
+    )
 
 
 class EnvConfig(Section):
@@ -79,7 +81,9 @@ class LoraConfig(Section):
         r".*language_model.*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)",
         description="PEFT target modules: a regular expression over module names, or a list of suffixes.",
     )
-    vision: bool = Field(False, description="True where `target_modules` reaches the vision tower: the engine must know.")
+    vision: bool = Field(
+        False, description="True where `target_modules` reaches the vision tower: the engine must know."
+    )
 
 
 class AlgoConfig(Section):
@@ -101,8 +105,12 @@ class LearnerConfig(Section):
     betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW betas.")
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW weight decay.")
     max_grad_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Gradient norm is clipped to this.")
-    minibatches: Positive = Field(1, description="Optimizer updates per policy version: the groups are split in so many parts.")
-    microbatch_tokens: Positive = Field(16384, description="Most tokens (padding included) in one forward pass of a rank.")
+    minibatches: Positive = Field(
+        1, description="Optimizer updates per policy version: the groups are split in so many parts."
+    )
+    microbatch_tokens: Positive = Field(
+        16384, description="Most tokens (padding included) in one forward pass of a rank."
+    )
     activation_checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
     collective_timeout_s: Annotated[float, Field(gt=0)] = Field(600, description="Deadline of one collective.")
     lora: LoraConfig = LoraConfig()
@@ -113,7 +121,9 @@ class CheckpointConfig(Section):
     """The store, written by the checkpoint manager alone."""
 
     url: str = Field("", description="fsspec URL of the store; empty is `checkpoints` in the run directory.")
-    state_every: Positive = Field(10, description="Steps between saves of the training state; the last step is always saved.")
+    state_every: Positive = Field(
+        10, description="Steps between saves of the training state; the last step is always saved."
+    )
     keep: Positive = Field(3, description="Adapters and states kept, beside those a resume needs.")
 
 
@@ -132,9 +142,15 @@ class EvalConfig(Section):
 
     fixed: NonNegative = Field(64, description="Tasks of the fixed set.")
     heldout: NonNegative = Field(256, description="Unseen tasks.")
-    samples: NonNegative = Field(4, description="Temperature-1 episodes per task of the fixed set (one on unseen tasks); 0: greedy only.")
-    every: NonNegative = Field(0, description="Steps between greedy evaluations of the fixed set; 0: only before and after.")
-    stop_at: Share = Field(1.0, description="Training ends early once this greedy solve rate is reached twice in a row; 1.0: never early.")
+    samples: NonNegative = Field(
+        4, description="Temperature-1 episodes per task of the fixed set (one on unseen tasks); 0: greedy only."
+    )
+    every: NonNegative = Field(
+        0, description="Steps between greedy evaluations of the fixed set; 0: only before and after."
+    )
+    stop_at: Share = Field(
+        1.0, description="Training ends early once this greedy solve rate is reached twice in a row; 1.0: never early."
+    )
 
 
 class ObsConfig(Section):

@@ -1,1 +1,1 @@
-"""gRPC: generated code, codec, error table, server and clients. The only place, beside servicers, that knows protobuf."""
+"""gRPC: generated code, codec, error table, server, clients. Only servicers know protobuf beside it."""

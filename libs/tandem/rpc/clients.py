@@ -92,7 +92,9 @@ class LearnerClient:
         self.peer = Peer("learner", address)
         self.stub = learner_pb2_grpc.LearnerServiceStub(self.peer.channel)
 
-    async def train_step(self, expected_version: int, groups: Sequence[TrajectoryGroup], timeout_s: float = LONG_S) -> TrainResult:
+    async def train_step(
+        self, expected_version: int, groups: Sequence[TrajectoryGroup], timeout_s: float = LONG_S
+    ) -> TrainResult:
         """Make one policy version of the groups."""
         header = lpb.TrainStepHeader(request_id=new_request_id(), expected_version=expected_version, groups=len(groups))
 
@@ -104,7 +106,9 @@ class LearnerClient:
         reply = await self.peer.unary(self.stub.TrainStep, parts(), timeout_s)
         return TrainResult(reply.policy_version, dict(reply.metrics))
 
-    async def export(self, expected_version: int, kind: PublishKind, checkpoint_address: str, timeout_s: float = LONG_S) -> tuple[ShardRef, ...]:
+    async def export(
+        self, expected_version: int, kind: PublishKind, checkpoint_address: str, timeout_s: float = LONG_S
+    ) -> tuple[ShardRef, ...]:
         """Have every rank send its shard to the checkpoint manager."""
         request = lpb.ExportRequest(
             request_id=new_request_id(),
@@ -180,7 +184,9 @@ class CheckpointClient:
         )
         return codec.decode_adapter((await self.peer.unary(self.stub.Publish, request, timeout_s)).adapter)
 
-    async def get(self, kind: PublishKind, version: int | None = None, timeout_s: float = SHORT_S) -> tuple[AdapterRef, str]:
+    async def get(
+        self, kind: PublishKind, version: int | None = None, timeout_s: float = SHORT_S
+    ) -> tuple[AdapterRef, str]:
         """A published version (the latest when None) and the metadata it was published with."""
         request = cpb.GetAdapterRequest(kind=codec.encode_kind(kind), version=version)
         reply = await self.peer.unary(self.stub.GetAdapter, request, timeout_s)
@@ -188,7 +194,9 @@ class CheckpointClient:
 
     async def list(self, kind: PublishKind, timeout_s: float = SHORT_S) -> tuple[AdapterRef, ...]:
         """All that is published of one kind, oldest first."""
-        reply = await self.peer.unary(self.stub.ListAdapters, cpb.ListAdaptersRequest(kind=codec.encode_kind(kind)), timeout_s)
+        reply = await self.peer.unary(
+            self.stub.ListAdapters, cpb.ListAdaptersRequest(kind=codec.encode_kind(kind)), timeout_s
+        )
         return tuple(codec.decode_adapter(adapter) for adapter in reply.adapters)
 
     async def delete(self, kind: PublishKind, version: int, timeout_s: float = SHORT_S) -> None:

@@ -43,7 +43,10 @@ def encode_sampling(sampling: Sampling) -> pb.Sampling:
 def decode_sampling(message: pb.Sampling) -> Sampling:
     """From the wire; the temperature is at least 0, `top_p` in (0, 1], `max_tokens` at least 1."""
     if not (message.temperature >= 0 and 0 < message.top_p <= 1 and message.max_tokens >= 1):
-        raise UserError(f"sampling: temperature {message.temperature}, top_p {message.top_p}, max_tokens {message.max_tokens}: out of range")
+        raise UserError(
+            f"sampling: temperature {message.temperature}, top_p {message.top_p}, "
+            f"max_tokens {message.max_tokens}: out of range"
+        )
     return Sampling(message.temperature, message.top_p, message.max_tokens)
 
 
@@ -60,7 +63,12 @@ def decode_context(message: pb.ContextPolicy) -> ContextPolicy:
 def encode_shard(shard: ShardRef) -> pb.ShardRef:
     """To the wire."""
     return pb.ShardRef(
-        kind=_KIND[shard.kind], version=shard.version, rank=shard.rank, world_size=shard.world_size, sha256=shard.sha256, size=shard.size
+        kind=_KIND[shard.kind],
+        version=shard.version,
+        rank=shard.rank,
+        world_size=shard.world_size,
+        sha256=shard.sha256,
+        size=shard.size,
     )
 
 
@@ -68,7 +76,9 @@ def decode_shard(message: pb.ShardRef) -> ShardRef:
     """From the wire; the rank must lie below the world size."""
     if not message.rank < message.world_size:
         raise UserError(f"shard: rank {message.rank} of world size {message.world_size} cannot be")
-    return ShardRef(decode_kind(message.kind), message.version, message.rank, message.world_size, message.sha256, message.size)
+    return ShardRef(
+        decode_kind(message.kind), message.version, message.rank, message.world_size, message.sha256, message.size
+    )
 
 
 def encode_adapter(ref: AdapterRef) -> pb.AdapterRef:
@@ -173,7 +183,9 @@ def _decode_turn(message: pb.Turn, before: tuple[int, ...], where: str, images: 
     if message.prompt_prefix_length > len(before):
         raise UserError(f"{where}: prompt shares {message.prompt_prefix_length} ids with a turn of {len(before)}")
     if len(message.completion_ids) != len(message.rollout_logprobs):
-        raise UserError(f"{where}: {len(message.completion_ids)} completion ids but {len(message.rollout_logprobs)} logprobs")
+        raise UserError(
+            f"{where}: {len(message.completion_ids)} completion ids but {len(message.rollout_logprobs)} logprobs"
+        )
     if missing := [name for name in message.images if name not in images]:
         raise UserError(f"{where}: image {missing[0]} is not in the group")
     return Turn(
@@ -190,7 +202,7 @@ def _decode_turn(message: pb.Turn, before: tuple[int, ...], where: str, images: 
     )
 
 
-def _known(table: dict, value: int, what: str):  # noqa: ANN202 - the table's value type
+def _known(table: dict, value: int, what: str):
     if value not in table:
         raise UserError(f"{what} {value} is not known here; install the same Tandem release on both sides")
     return table[value]

@@ -37,5 +37,7 @@ def from_rpc_error(problem: grpc.aio.AioRpcError, peer: str) -> TandemError:
     """The exception that the server raised, seen from the client; `peer` says who was asked."""
     kind = EXCEPTION.get(problem.code(), TandemError)
     details = problem.details() or problem.code().name
-    told_by_server = kind in (UserError, StaleRequest, NotFound, DataCorrupt) and problem.code() is not grpc.StatusCode.UNIMPLEMENTED
+    told_by_server = (
+        kind in (UserError, StaleRequest, NotFound, DataCorrupt) and problem.code() is not grpc.StatusCode.UNIMPLEMENTED
+    )
     return kind(details if told_by_server else f"{peer}: {problem.code().name}: {details}")

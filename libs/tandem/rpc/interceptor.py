@@ -36,13 +36,15 @@ class Boundary(grpc.aio.ServerInterceptor):
 def _wrapped(handler: Any, method: str, spoken: Any) -> grpc.RpcMethodHandler:
     def check() -> None:
         if spoken != PROTOCOL:
-            raise UserError(f"{method}: client speaks protocol {spoken}, server {PROTOCOL}; install the same Tandem release")
+            raise UserError(
+                f"{method}: client speaks protocol {spoken}, server {PROTOCOL}; install the same Tandem release"
+            )
 
     async def unary(request: Any, context: grpc.aio.ServicerContext) -> Any:
         try:
             check()
             return await behaviour(request, context)
-        except BaseException as problem:  # the boundary: whatever leaves a servicer becomes a status
+        except BaseException as problem:  # noqa: BLE001 - the boundary: whatever leaves a servicer becomes a status
             await _abort(problem, method, context)
 
     async def streaming(request: Any, context: grpc.aio.ServicerContext) -> Any:
@@ -50,7 +52,7 @@ def _wrapped(handler: Any, method: str, spoken: Any) -> grpc.RpcMethodHandler:
             check()
             async for reply in behaviour(request, context):
                 yield reply
-        except BaseException as problem:  # the boundary, as above
+        except BaseException as problem:  # noqa: BLE001 - the boundary, as above
             await _abort(problem, method, context)
 
     kinds = {
@@ -61,7 +63,9 @@ def _wrapped(handler: Any, method: str, spoken: Any) -> grpc.RpcMethodHandler:
     }
     name, make, around = kinds[handler.request_streaming, handler.response_streaming]
     behaviour = getattr(handler, name)
-    return make(around, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer)
+    return make(
+        around, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
+    )
 
 
 async def _abort(problem: BaseException, method: str, context: grpc.aio.ServicerContext) -> None:

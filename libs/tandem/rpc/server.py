@@ -59,7 +59,9 @@ async def serve(
     try:
         bound = server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as problem:
-        raise UserError(f"cannot listen on {host}:{port}: taken or not this machine's; choose another port, or 0 for a free one") from problem
+        raise UserError(
+            f"cannot listen on {host}:{port}: taken or not this machine's; choose another port, or 0 for a free one"
+        ) from problem
     await server.start()
     running = RunningServer(f"{host}:{bound}", server, health, tuple(services))
     await running.set_serving(True)

@@ -26,7 +26,9 @@ def test_shipped_recipes_are_valid_and_survive_a_round_trip(path: Path, tmp_path
 
 
 def test_overrides_reach_any_depth_and_keep_their_neighbours(recipe: Path) -> None:
-    config = load_recipe(recipe, ["learner.lora.alpha=64", "run.steps=7", "learner.lora.target_modules=[q_proj, v_proj]"])
+    config = load_recipe(
+        recipe, ["learner.lora.alpha=64", "run.steps=7", "learner.lora.target_modules=[q_proj, v_proj]"]
+    )
     assert (config.learner.lora.rank, config.learner.lora.alpha, config.run.steps) == (8, 64, 7)
     assert config.learner.lora.target_modules == ("q_proj", "v_proj")
 

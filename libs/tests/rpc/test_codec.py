@@ -6,7 +6,17 @@ from hypothesis import strategies as st
 
 from tandem.rpc import codec
 from tandem.rpc.gen.common.v1 import common_pb2 as pb
-from tandem.types import AdapterRef, FinishReason, PublishKind, ShardRef, StopReason, Trajectory, TrajectoryGroup, Turn, UserError
+from tandem.types import (
+    AdapterRef,
+    FinishReason,
+    PublishKind,
+    ShardRef,
+    StopReason,
+    Trajectory,
+    TrajectoryGroup,
+    Turn,
+    UserError,
+)
 
 ids = st.lists(st.integers(0, 2**31), min_size=1, max_size=6).map(tuple)
 
@@ -31,10 +41,19 @@ def turns(draw: st.DrawFn) -> Turn:
 @st.composite
 def groups(draw: st.DrawFn) -> TrajectoryGroup:
     trajectories = tuple(
-        Trajectory(member, tuple(draw(st.lists(turns(), max_size=3))), draw(st.sampled_from(StopReason)), draw(st.floats(0, 1)), "", {"n": 2.0})
+        Trajectory(
+            member,
+            tuple(draw(st.lists(turns(), max_size=3))),
+            draw(st.sampled_from(StopReason)),
+            draw(st.floats(0, 1)),
+            "",
+            {"n": 2.0},
+        )
         for member in range(draw(st.integers(0, 3)))
     )
-    return TrajectoryGroup("g", "maze2d:tiny", draw(st.integers(0, 2**63)), 3, trajectories, {"a": b"\x89PNG", "b": b""}, 0.5)
+    return TrajectoryGroup(
+        "g", "maze2d:tiny", draw(st.integers(0, 2**63)), 3, trajectories, {"a": b"\x89PNG", "b": b""}, 0.5
+    )
 
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # the machine may be busy
@@ -46,7 +65,9 @@ def test_a_group_comes_back_equal(group: TrajectoryGroup) -> None:
 def test_a_prompt_that_extends_the_turn_before_sends_only_its_own_ids() -> None:
     first = Turn((1, 2, 3), (4, 5), (-0.5, -0.5), (), 0, "", "", 0.0, FinishReason.STOP)
     second = Turn((1, 2, 3, 4, 5, 6), (7,), (-0.5,), (), 0, "", "", 0.0, FinishReason.STOP)
-    message = codec.encode_group(TrajectoryGroup("g", "e", 0, 0, (Trajectory(0, (first, second), StopReason.TERMINATED, 1.0),), {}))
+    message = codec.encode_group(
+        TrajectoryGroup("g", "e", 0, 0, (Trajectory(0, (first, second), StopReason.TERMINATED, 1.0),), {})
+    )
     assert message.trajectories[0].turns[1].prompt_prefix_length == 5
     assert list(message.trajectories[0].turns[1].prompt_suffix_ids) == [6]
 

@@ -32,16 +32,16 @@ RAISED = {kind.__name__: kind for kind in (UserError, StaleRequest, NotFound, Da
 
 
 class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
-    async def Rollout(self, request, context):  # noqa: ANN001, ANN201, N802
+    async def Rollout(self, request, context):
         yield rollout_pb2.RolloutResponse()
         raise RAISED[request.env](f"about {request.env}")
 
-    async def GetStatus(self, request, context):  # noqa: ANN001, ANN201, N802
+    async def GetStatus(self, request, context):
         await asyncio.sleep(5)
 
 
 class Checkpoint(checkpoint_pb2_grpc.CheckpointServiceServicer):
-    async def PutShard(self, request_iterator, context):  # noqa: ANN001, ANN201, N802
+    async def PutShard(self, request_iterator, context):
         parts = [part async for part in request_iterator]
         shard = parts[0].header.shard
         shard.size = sum(len(part.chunk) for part in parts[1:])
@@ -103,7 +103,9 @@ async def test_stock_health_and_reflection_answer_without_our_metadata(server: R
             reply = await health.Check(health_pb2.HealthCheckRequest(service=name))
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
         await server.set_serving(False)
-        assert (await health.Check(health_pb2.HealthCheckRequest())).status == health_pb2.HealthCheckResponse.NOT_SERVING
+        assert (
+            await health.Check(health_pb2.HealthCheckRequest())
+        ).status == health_pb2.HealthCheckResponse.NOT_SERVING
         asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
         replies = [r async for r in reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(asked)]
         assert {service.name for service in replies[0].list_services_response.service} >= set(SERVICES)

@@ -9,7 +9,7 @@ from tandem.types import Unavailable, UserError
 
 
 async def test_a_deadline_names_what_was_waited_for() -> None:
-    with pytest.raises(Unavailable, match="engine request 7: no answer within 0.01 s"):
+    with pytest.raises(Unavailable, match=r"engine request 7: no answer within 0\.01 s"):
         async with deadline(0.01, "engine request 7"):
             await asyncio.Event().wait()
 

@@ -38,7 +38,9 @@ def train(
 def evaluate(
     recipe: Recipe,
     overrides: Overrides = None,
-    adapter: Annotated[str, typer.Option(help="Folder URL of a published adapter, 'latest' of the recipe's store, or 'none'.")] = "none",
+    adapter: Annotated[
+        str, typer.Option(help="Folder URL of a published adapter, 'latest' of the recipe's store, or 'none'.")
+    ] = "none",
     limit: Annotated[int, typer.Option(min=0, help="At most so many tasks of each suite; 0: as the recipe says.")] = 0,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures there.")] = None,
     print_config: PrintConfig = False,

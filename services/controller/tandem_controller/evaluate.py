@@ -58,7 +58,11 @@ def limited(suite: Suite, limit: int) -> Suite:
 
 
 async def evaluate(
-    fleet: Fleet, config: Config, version: int, wanted: Sequence[Suite], on_group: Callable[[TrajectoryGroup], None] = lambda group: None
+    fleet: Fleet,
+    config: Config,
+    version: int,
+    wanted: Sequence[Suite],
+    on_group: Callable[[TrajectoryGroup], None] = lambda group: None,
 ) -> dict[str, tuple[SuiteResult, list[TrajectoryGroup]]]:
     """Play the suites under the served policy version; by suite name the result and the groups."""
     results = {}
@@ -68,7 +72,9 @@ async def evaluate(
             seeds=tuple(tasks.seeds(config.env.id, suite.split, suite.tasks)),
             group_size=suite.samples,
             policy_version=version,
-            sampling=Sampling(suite.temperature, config.rollout.top_p if suite.temperature else 1.0, config.rollout.max_tokens),
+            sampling=Sampling(
+                suite.temperature, config.rollout.top_p if suite.temperature else 1.0, config.rollout.max_tokens
+            ),
             context=ContextPolicy(config.env.window),
             max_turns=config.env.max_turns,
             sampling_seed=EVAL_SEED,

@@ -45,7 +45,9 @@ class Fleet:
         loaded = await together(*(replica.load_adapter(adapter) for replica in self.replicas))
         for replica, answer in zip(self.replicas, loaded, strict=True):
             if answer.policy_version != adapter.version or (adapter.url and answer.sha256 != adapter.sha256):
-                raise TandemError(f"{replica.peer.name} acknowledged version {answer.policy_version}, not {adapter.version}")
+                raise TandemError(
+                    f"{replica.peer.name} acknowledged version {answer.policy_version}, not {adapter.version}"
+                )
         return max(answer.seconds for answer in loaded)
 
     async def sleep(self) -> None:
@@ -61,7 +63,8 @@ class Fleet:
         for status, replica in zip(await together(*(r.status() for r in self.replicas)), self.replicas, strict=True):
             if status.base_model != base_model:
                 raise UserError(
-                    f"{replica.peer.name} has base model {status.base_model[:12]}, the learner {base_model[:12]}; give both one folder"
+                    f"{replica.peer.name} has base model {status.base_model[:12]}, the learner {base_model[:12]}; "
+                    "give both one folder"
                 )
 
     async def close(self) -> None:

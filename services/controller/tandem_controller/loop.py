@@ -42,7 +42,7 @@ class Services:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where a run is: what a resume needs beside adapter and training state. `next_seed` starts the next step's tasks."""
+    """What a resume needs beside adapter and training state. `next_seed` starts the next step's tasks."""
 
     version: int
     next_seed: int
@@ -75,8 +75,10 @@ async def start(services: Services, config: Config, version: int) -> Position:
     return position
 
 
-async def train(services: Services, config: Config, run: RunDir, position: Position, progress: Progress, stop: asyncio.Event) -> Position:
-    """Make policy versions until `run.steps`, an early end by `eval.stop_at`, or `stop`; the state is saved at the end."""
+async def train(
+    services: Services, config: Config, run: RunDir, position: Position, progress: Progress, stop: asyncio.Event
+) -> Position:
+    """Make policy versions until `run.steps`, an early end by `eval.stop_at`, or `stop`; then the state is saved."""
     good = 0
     while position.version < config.run.steps and not stop.is_set():
         watch = Stopwatch()
@@ -100,7 +102,9 @@ async def train(services: Services, config: Config, run: RunDir, position: Posit
     return position
 
 
-async def step(services: Services, config: Config, position: Position, progress: Progress, watch: Stopwatch) -> tuple[Position, dict]:
+async def step(
+    services: Services, config: Config, position: Position, progress: Progress, watch: Stopwatch
+) -> tuple[Position, dict]:
     """One policy version: play, learn, publish, load."""
     with watch.phase("generate"):
         seeds = tasks.seeds(config.env.id, "train", config.rollout.groups_per_step, position.next_seed)
@@ -150,7 +154,7 @@ def training_task(config: Config, position: Position, seeds: list[int]) -> Rollo
 
 
 def timeout_of(config: Config) -> float:
-    """Deadline of one step's rollouts, in seconds: every episode's own deadline, one after another in the worst case."""
+    """Deadline of one step's rollouts, in seconds: at worst, each wave of episodes takes its whole time."""
     rollout = config.rollout
     waves = -(-rollout.groups_per_step * rollout.group_size // (rollout.replicas * rollout.max_concurrent_episodes))
     return waves * rollout.episode_timeout_s

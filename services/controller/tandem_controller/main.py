@@ -25,12 +25,15 @@ def run_training(config: Config, resume: bool, console: Console) -> RunDir:
     """Train as the config says.
 
     Raises:
-        UserError: the config, the machine or the store cannot do it; nothing has been changed then but the run directory.
+        UserError: the config, the machine or the store cannot do it; the run directory is untouched then.
     """
     began = time.monotonic()
     config = with_store(config)
     solvable = preflight.check(config)
-    console.print(f"{config.env.id}: {solvable:.1%} of tasks can be solved within {config.env.max_turns} turns, by the oracle", highlight=False)
+    console.print(
+        f"{config.env.id}: {solvable:.1%} of tasks can be solved within {config.env.max_turns} turns, by the oracle",
+        highlight=False,
+    )
     run = find_run_dir(config, resume)
     version = saved_version(config) if resume else 0
     with deployed(config, version=version) as deployment:
@@ -40,7 +43,9 @@ def run_training(config: Config, resume: bool, console: Console) -> RunDir:
     return run
 
 
-async def _session(config: Config, version: int, console: Console, run: RunDir, deployment: Deployment, began: float) -> None:
+async def _session(
+    config: Config, version: int, console: Console, run: RunDir, deployment: Deployment, began: float
+) -> None:
     stop = asyncio.Event()
     interrupt = asyncio.create_task(_stop_on_signal(stop, console))
     async with connected(deployment) as services:
@@ -84,7 +89,9 @@ async def connected(deployment: Deployment) -> AsyncIterator[Services]:
     checkpoints = CheckpointClient(deployment.checkpoint)
     try:
         status = await learner.status()
-        yield Services(fleet, learner, checkpoints, deployment.checkpoint, status.adapter_config_json, status.base_model)
+        yield Services(
+            fleet, learner, checkpoints, deployment.checkpoint, status.adapter_config_json, status.base_model
+        )
     finally:
         await fleet.close()
         await learner.close()

@@ -26,7 +26,8 @@ def check(config: Config) -> float:
     solvable = sum(spec.optimal_turns(seed) <= config.env.max_turns for seed in sample) / SAMPLE
     if solvable < config.env.min_solvable:
         raise UserError(
-            f"env.max_turns {config.env.max_turns} allows only {solvable:.1%} of {config.env.id}'s tasks, by the oracle; "
+            f"env.max_turns {config.env.max_turns} allows only {solvable:.1%} of {config.env.id}'s tasks, "
+            "by the oracle; "
             f"raise it, or lower env.min_solvable (now {config.env.min_solvable:.1%}) if that is meant"
         )
     return solvable

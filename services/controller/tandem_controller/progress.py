@@ -22,7 +22,13 @@ class Progress:
         self.started = time.monotonic()
         self.groups = 0
         self.groups_per_step = groups_per_step
-        columns = (TextColumn("training"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+        columns = (
+            TextColumn("training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.description}"),
+            TimeElapsedColumn(),
+        )
         self.bar = Bar(*columns, console=console, disable=not console.is_terminal, transient=True)
         self.task = self.bar.add_task("", total=steps, completed=done)
 
@@ -30,7 +36,9 @@ class Progress:
         self.bar.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.bar.stop()
 
     def group(self, group: TrajectoryGroup) -> None:
@@ -48,5 +56,9 @@ class Progress:
         text += f", at most {left / 60:.1f} min left"
         self.bar.update(self.task, completed=version, description=text)
         if not self.console.is_terminal:
-            phases = " ".join(f"{key.removeprefix('seconds/')} {value:.1f}s" for key, value in row.items() if key.startswith("seconds/"))
+            phases = " ".join(
+                f"{key.removeprefix('seconds/')} {value:.1f}s"
+                for key, value in row.items()
+                if key.startswith("seconds/")
+            )
             self.console.print(f"step {version}/{self.steps}: {text} ({phases})", highlight=False, soft_wrap=True)

@@ -20,7 +20,7 @@ from tandem_controller.evaluate import SuiteResult
 from tandem_controller.run_dir import RunDir, write_json
 
 matplotlib.use("Agg")
-from matplotlib import pyplot  # noqa: E402 - the backend must be chosen first
+from matplotlib import pyplot
 
 Results = Mapping[str, tuple[SuiteResult, list[TrajectoryGroup]]]
 FRAME_MS = 350
@@ -35,7 +35,13 @@ def print_suites(console: Console, title: str, results: Results) -> None:
         table.add_column(column, justify="left" if column == "suite" else "right")
     for row, _ in results.values():
         interval = f"{row.low:.1%} .. {row.high:.1%}"
-        figures = (f"{row.solved}/{row.episodes}", f"{row.rate:.1%}", interval, f"{row.mean_turns:.1f}", f"{row.parse_failures:.1%}")
+        figures = (
+            f"{row.solved}/{row.episodes}",
+            f"{row.rate:.1%}",
+            interval,
+            f"{row.mean_turns:.1f}",
+            f"{row.parse_failures:.1%}",
+        )
         table.add_row(row.suite, *figures, str(row.failed_episodes))
     console.print(table)
 
@@ -72,7 +78,12 @@ def write(run: RunDir, config: Config, before: Results, after: Results, seconds:
 def learning_curve(rows: list[dict], path: Path) -> None:
     """Sampled solve rate of the training tasks, and greedy solve rate of the fixed set, against steps."""
     figure, axes = pyplot.subplots(figsize=(7, 4), dpi=120)
-    axes.plot([row["version"] for row in rows], [row["rollout/solve_rate"] for row in rows], label="training tasks, sampled", alpha=0.6)
+    axes.plot(
+        [row["version"] for row in rows],
+        [row["rollout/solve_rate"] for row in rows],
+        label="training tasks, sampled",
+        alpha=0.6,
+    )
     points = [(row["version"], row["eval_solve_rate"]) for row in rows if "eval_solve_rate" in row]
     if points:
         axes.plot(*zip(*points, strict=True), "o-", label="fixed set, greedy")
@@ -98,7 +109,9 @@ def animation(config: Config, seed: int, before: Trajectory, after: Trajectory, 
         return Image.fromarray(joined.repeat(scale, axis=0).repeat(scale, axis=1))
 
     first, *rest = [frame(index) for index in range(length)]
-    first.save(path, save_all=True, append_images=[*rest, rest[-1], rest[-1]] if rest else [], duration=FRAME_MS, loop=0)
+    first.save(
+        path, save_all=True, append_images=[*rest, rest[-1], rest[-1]] if rest else [], duration=FRAME_MS, loop=0
+    )
 
 
 def replay(config: Config, seed: int, trajectory: Trajectory) -> list[NDArray[np.uint8]]:
@@ -115,7 +128,9 @@ def _learned(before: Results, after: Results) -> tuple[int, Trajectory, Trajecto
         return None
     failed = {g.seed: g.trajectories[0] for g in before["fixed greedy"][1] if not g.trajectories[0].solved}
     pairs = [
-        (g.seed, failed[g.seed], g.trajectories[0]) for g in after["fixed greedy"][1] if g.seed in failed and g.trajectories[0].solved
+        (g.seed, failed[g.seed], g.trajectories[0])
+        for g in after["fixed greedy"][1]
+        if g.seed in failed and g.trajectories[0].solved
     ]
     return max(pairs, key=lambda pair: len(pair[2].turns), default=None)
 

@@ -28,6 +28,9 @@ def test_success_is_the_task_reward_never_the_shaped_one() -> None:
 
 def test_suites_follow_the_config_and_a_limit_cuts_each() -> None:
     config = Config.model_validate({"model": {"path": "x"}, "eval": {"fixed": 64, "heldout": 0, "samples": 2}})
-    assert [(s.name, s.tasks, s.samples) for s in ev.suites(config)] == [("fixed greedy", 64, 1), ("fixed sampled", 64, 2)]
+    assert [(s.name, s.tasks, s.samples) for s in ev.suites(config)] == [
+        ("fixed greedy", 64, 1),
+        ("fixed sampled", 64, 2),
+    ]
     assert ev.limited(ev.suites(config)[0], 10).tasks == 10
     assert ev.limited(ev.suites(config)[0], 0).tasks == 64

@@ -12,7 +12,9 @@ from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, saved_
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    return Config.model_validate({"model": {"path": str(tmp_path)}, "run": {"dir": str(tmp_path / "runs"), "name": "a"}})
+    return Config.model_validate(
+        {"model": {"path": str(tmp_path)}, "run": {"dir": str(tmp_path / "runs"), "name": "a"}}
+    )
 
 
 def opened(config: Config, version: int = 0) -> RunDir:
