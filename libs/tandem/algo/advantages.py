@@ -26,6 +26,8 @@ def group_advantages(
         float32 [G, S], and the metrics `advantage_std`, `advantage_max` and `advantage_min` over valid
         members.
     """
+    if returns.numel() == 0:
+        return returns.float(), _describe(returns.float())
     values = torch.where(
         valid, returns.double(), 0.0
     )  # double: a mean of equal numbers should be that number

@@ -1,0 +1,229 @@
+"""Training sequences through the real model: logprobs, images encoded once, LoRA by PEFT's names."""
+
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import peft
+import pytest
+import safetensors.torch
+import torch
+from PIL import Image
+from torch.testing import assert_close
+
+from tandem.algo.packing import TrainSequence
+from tandem.config import LoraConfig
+from tandem.model.chat import ChatFormat
+from tandem.model.fast_vision import image_features
+from tandem.model.loading import load_model, load_processor
+from tandem.model.logprobs import Row, build_batch, completion_logprobs
+from tandem.model.lora import adapter_config_json, adapter_parameters, attach_lora
+from tandem.model.pixels import image_pixels
+from tandem.model.sequences import build_sequences, sequence_logprobs
+from tandem.model.tiny import build_tiny
+from tandem.model.vision import EncodedImages, VisionEncoder, encode_images, token_grid
+from tandem.types import UserError
+
+TEXT = r".*language_model.*\.(q_proj|v_proj|down_proj)"
+BOTH = r".*(language_model.*\.(q_proj|v_proj|down_proj)|visual.*\.(qkv|linear_fc1|linear_fc2))"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("tiny")
+    build_tiny(out, ["Reach the red square.", "Moved.", "('move', 0)", "user\n", "assistant\n"], seed=0)
+    return out
+
+
+@pytest.fixture(scope="module")
+def chat(folder: Path) -> ChatFormat:
+    return ChatFormat.load(folder)
+
+
+def _png(seed: int, height: int = 64, width: int = 64) -> bytes:
+    pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+PNGS = {"a": _png(0), "b": _png(1), "wide": _png(2, 32, 96), "c": _png(3)}
+TOKENS = {"a": 16, "b": 16, "wide": 12, "c": 16}
+
+
+def _transcript(chat: ChatFormat, images: list[str], seed: int) -> TrainSequence:
+    """A transcript of as many turns as images, each answered by three random ids."""
+    rng = np.random.default_rng(seed)
+    ids: tuple[int, ...] = ()
+    spans = []
+    for image in images:
+        turn = chat.user_ids("Moved.", True)
+        ids += tuple(i for t in turn for i in ([t] * TOKENS[image] if t == chat.image_id else [t]))
+        completion = tuple(int(i) for i in rng.integers(0, 200, 3))
+        spans.append((len(ids), len(ids) + 3))
+        ids += completion
+    return TrainSequence(ids, tuple(images), tuple(spans))
+
+
+def _encode(model, folder: Path, trainable: bool, chunk_patches: int = 10_000) -> EncodedImages:
+    return encode_images(
+        VisionEncoder(model.model.visual, recompute=False),
+        load_processor(folder),
+        PNGS,
+        trainable=trainable,
+        chunk_patches=chunk_patches,
+        device=torch.device("cpu"),
+    )
+
+
+def _logprobs(model, chat: ChatFormat, rows: list[TrainSequence], images: EncodedImages, **settings):
+    batch = build_sequences(rows, images.grids, images.token_rows, chat.image_id, chat.end_id)
+    settings = {"temperature": 1.0, "forbidden": torch.tensor([], dtype=torch.int64), **settings}
+    return sequence_logprobs(model, batch, images, **settings)
+
+
+def test_every_turn_has_the_logprobs_of_its_own_prompt(folder: Path, chat: ChatFormat) -> None:
+    """One sequence of several turns, padded beside others, gives what each turn's prompt gives alone."""
+    model = load_model(folder)
+    rows = [
+        _transcript(chat, ["a", "wide", "b", "a"], 0),
+        _transcript(chat, ["c"], 1),
+        _transcript(chat, ["wide", "wide"], 2),
+    ]
+    forbidden = chat.forbidden_ids(model.get_input_embeddings().num_embeddings)
+    with torch.no_grad():
+        images = _encode(model, folder, trainable=False)
+        found, entropy = _logprobs(
+            model, chat, rows, images, temperature=0.7, forbidden=torch.tensor(forbidden)
+        )
+        expected = []
+        for row in rows:
+            for turn, (start, stop) in enumerate(row.spans):
+                names = row.images[: turn + 1]
+                pixels, grid_thw = image_pixels(load_processor(folder), [PNGS[name] for name in names])
+                alone = build_batch(
+                    [Row(row.ids[:start], row.ids[start:stop], tuple(range(len(names))))],
+                    [images.grids[name] for name in names],
+                    chat.image_id,
+                    chat.end_id,
+                )
+                features = image_features(model.model.visual, pixels, grid_thw)
+                expected.append(completion_logprobs(model, alone, features, 0.7, forbidden)[0])
+    assert_close(found, torch.cat(expected), rtol=0, atol=1e-5)
+    assert bool((entropy > 0).all())
+
+
+def test_entropy_is_of_the_allowed_tokens(folder: Path, chat: ChatFormat) -> None:
+    """With all but two ids forbidden the entropy lies within ln 2."""
+    model = load_model(folder)
+    row = replace(_transcript(chat, ["a"], 0))
+    two = sorted({row.ids[row.spans[0][0]], row.ids[row.spans[0][0] + 1]})[:2]
+    vocab = model.get_input_embeddings().num_embeddings
+    forbidden = torch.tensor([i for i in range(vocab) if i not in two])
+    with torch.no_grad():
+        logprobs, entropy = _logprobs(
+            model, chat, [row], _encode(model, folder, trainable=False), forbidden=forbidden
+        )
+    assert 0 <= float(entropy.min()) <= float(entropy.max()) <= 0.6931473
+    # the entropy of a two-way choice follows from the logprob of either way: H(p) = -p ln p - (1-p) ln(1-p)
+    p = logprobs[0].exp()
+    assert_close(entropy[0], -(p * p.log() + (1 - p) * (1 - p).log()), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("chunk_patches", [10_000, 64])
+def test_gradient_through_the_tower_is_that_of_one_graph(
+    folder: Path, chat: ChatFormat, chunk_patches: int
+) -> None:
+    """Images encoded once and cut off, two forward passes, one pass back: as if all were one graph."""
+    rows = [_transcript(chat, ["a", "wide"], 0), _transcript(chat, ["a", "b"], 1)]
+    lora = LoraConfig(rank=4, target_modules=BOTH, vision=True)
+    gradients = []
+    for cut in (True, False):
+        model = load_model(folder)
+        attach_lora(model, lora, seed=0)
+        _randomise(model)
+        images = _encode(model, folder, trainable=True, chunk_patches=chunk_patches)
+        if not cut:
+            levels = tuple(torch.cat(level) for level in zip(*images.outputs, strict=True))
+            images = replace(images, leaves=levels)
+        losses = [_logprobs(model, chat, [row], images)[0].sum() for row in rows]
+        if cut:
+            for loss in losses:
+                loss.backward()
+            images.backward()
+        else:
+            torch.stack(losses).sum().backward()
+        gradients.append({name: p.grad for name, p in adapter_parameters(model).items()})
+    assert any("visual" in name for name in gradients[0])
+    for name, gradient in gradients[0].items():
+        assert_close(gradient, gradients[1][name], rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+
+
+def _randomise(model: torch.nn.Module) -> None:
+    """B is zero in a fresh adapter, and with it A's gradient."""
+    torch.manual_seed(1)
+    for name, parameter in adapter_parameters(model).items():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.02)
+
+
+def test_token_grid_is_what_the_processor_makes(folder: Path) -> None:
+    processor = load_processor(folder)
+    for height, width in ((64, 64), (32, 96), (50, 71), (8, 8), (700, 40)):
+        png = _png(0, height, width)
+        _, grid_thw = image_pixels(processor, [png])
+        assert token_grid(processor, png) == (int(grid_thw[0, 1]) // 2, int(grid_thw[0, 2]) // 2)
+    with pytest.raises(UserError, match="not a PNG"):
+        token_grid(processor, b"no image")
+
+
+def test_adapter_is_what_peft_reads(folder: Path, chat: ChatFormat, tmp_path: Path) -> None:
+    """Our names and config make a PEFT adapter: loaded by peft, the policy is the same, and not the base's."""
+    model = load_model(folder)
+    settings = attach_lora(model, LoraConfig(rank=4, alpha=8, target_modules=TEXT), seed=3)
+    _randomise(model)
+    tensors = {name: p.detach().clone() for name, p in adapter_parameters(model).items()}
+    safetensors.torch.save_file(tensors, tmp_path / "adapter_model.safetensors")
+    (tmp_path / "adapter_config.json").write_text(adapter_config_json(settings))
+    base = load_model(folder)
+    rows = [_transcript(chat, ["a", "b"], 0)]
+    with torch.no_grad():
+        before = _logprobs(base, chat, rows, _encode(base, folder, trainable=False))[0]
+        loaded = peft.PeftModel.from_pretrained(base, str(tmp_path)).get_base_model()
+        found = _logprobs(loaded, chat, rows, _encode(loaded, folder, trainable=False))[0]
+        expected = _logprobs(model, chat, rows, _encode(model, folder, trainable=False))[0]
+    assert_close(found, expected, rtol=0, atol=1e-6)
+    assert float((found - before).abs().max()) > 1e-3
+    assert json.loads(adapter_config_json(settings))["r"] == 4
+
+
+def test_fresh_adapter_is_the_base_policy_and_the_seed_decides_it(folder: Path) -> None:
+    adapters = []
+    for seed in (0, 0, 1):
+        model = load_model(folder)
+        attach_lora(model, LoraConfig(rank=4, target_modules=TEXT), seed=seed)
+        adapters.append(adapter_parameters(model))
+    for name, parameter in adapters[0].items():
+        assert torch.equal(parameter, adapters[1][name])
+        if "lora_B" in name:
+            assert not parameter.any()
+        else:
+            assert not torch.equal(parameter, adapters[2][name])
+
+
+@pytest.mark.parametrize(
+    ("lora", "said"),
+    [
+        (LoraConfig(target_modules="nowhere"), "target_modules"),
+        (LoraConfig(target_modules=BOTH), "learner.lora.vision is False"),
+        (LoraConfig(target_modules=TEXT, vision=True), "does not reach the vision tower"),
+        (LoraConfig(target_modules=(r"lm_head",)), "reaches lm_head"),
+        (LoraConfig(target_modules=r".*patch_embed\.proj", vision=True), "patch_embed"),
+    ],
+)
+def test_impossible_targets_are_refused_in_one_line(folder: Path, lora: LoraConfig, said: str) -> None:
+    with pytest.raises(UserError, match=said) as refused:
+        attach_lora(load_model(folder), lora, seed=0)
+    assert "\n" not in str(refused.value)

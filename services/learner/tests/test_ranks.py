@@ -1,0 +1,141 @@
+"""Ranks as real processes over real gRPC, with a real checkpoint manager."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from episodes import play_groups
+from processes import Learner, learner, service
+from safetensors.torch import load_file
+
+from tandem.rpc.clients import CheckpointClient
+from tandem.types import AdapterRef, PublishKind, TrajectoryGroup, Unavailable
+
+VISION = r".*(language_model.*\.(q_proj|v_proj|down_proj)|visual.*\.(qkv|linear_fc1|linear_fc2))"
+LORA = {"rank": 6, "alpha": 12, "vision": True, "target_modules": VISION}  # 6 rows: uneven over 4 ranks
+
+
+@dataclass(frozen=True)
+class Bench:
+    """A recipe, groups that fit it, and a checkpoint manager."""
+
+    recipe: str
+    groups: list[TrajectoryGroup]
+    manager: CheckpointClient
+
+    async def save(self, at: Learner, version: int) -> tuple[AdapterRef, AdapterRef]:
+        """Export and publish adapter and state of a version."""
+        status = await at.client.status()
+        refs = []
+        for kind in (PublishKind.ADAPTER, PublishKind.STATE):
+            shards = await at.client.export(version, kind, self.manager.peer.address)
+            assert [shard.rank for shard in shards] == list(range(status.world_size))
+            refs.append(
+                await self.manager.publish(
+                    kind,
+                    version,
+                    world_size=status.world_size,
+                    base_model=status.base_model,
+                    adapter_config_json=status.adapter_config_json,
+                )
+            )
+        return refs[0], refs[1]
+
+
+def write_recipe(folder: Path, model: Path, **learner_settings: object) -> str:
+    tree = {
+        "model": {"path": str(model)},
+        "run": {"dir": str(folder), "steps": 10},
+        "rollout": {"group_size": 4},
+        "learner": {"lr": 1e-3, "lora": LORA, "microbatch_tokens": 300, **learner_settings},
+        "checkpoint": {"url": str(folder / "store"), "keep": 10},
+    }
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(tree))
+    return str(path)
+
+
+def _adapter(ref: AdapterRef) -> dict[str, torch.Tensor]:
+    return load_file(Path(ref.url.removeprefix("file://")) / "adapter_model.safetensors")
+
+
+def _largest_difference(left: Mapping[str, torch.Tensor], right: Mapping[str, torch.Tensor]) -> float:
+    assert set(left) == set(right)
+    return max(float((left[name] - right[name]).abs().max()) for name in left)
+
+
+async def _train(at: Learner, groups: Sequence[TrajectoryGroup], versions: range) -> None:
+    for version in versions:
+        result = await at.client.train_step(version, groups)
+        assert result.policy_version == version + 1
+        assert result.metrics["skipped_updates"] == 0
+
+
+async def test_one_and_two_ranks_agree_and_continue_each_other(tiny_model: Path, tmp_path: Path) -> None:
+    """Two steps at one and at two ranks; the two ranks' state continued at one and at two ranks."""
+    recipe = write_recipe(tmp_path, tiny_model)
+    groups = play_groups(tiny_model, groups=5, group_size=4, max_turns=4)
+    two, one = tmp_path / "two", tmp_path / "one"
+    async with (
+        service("tandem_checkpoint_manager", recipe, f"checkpoint.url={two}") as (_, address_two),
+        service("tandem_checkpoint_manager", recipe, f"checkpoint.url={one}") as (_, address_one),
+    ):
+        at_two = Bench(recipe, groups, CheckpointClient(address_two))
+        at_one = Bench(recipe, groups, CheckpointClient(address_one))
+        async with learner(recipe, 2) as pair:
+            await _train(pair, groups, range(2))
+            saved, state = await at_two.save(pair, 2)
+            await _train(pair, groups, range(2, 3))
+            uninterrupted, _ = await at_two.save(pair, 3)
+            # the same ranks, put back to the state and forward again: bitwise the same
+            assert await pair.client.restore(saved, state) == 2
+            await _train(pair, groups, range(2, 3))
+            await pair.client.export(3, PublishKind.ADAPTER, address_two)
+            status = await pair.client.status()
+            # publishing other bytes under a published version would be refused
+            again = await at_two.manager.publish(
+                PublishKind.ADAPTER,
+                3,
+                world_size=2,
+                base_model=status.base_model,
+                adapter_config_json=status.adapter_config_json,
+            )
+            assert again == uninterrupted
+        async with learner(recipe, 1) as single:
+            await _train(single, groups, range(2))
+            alone, _ = await at_one.save(single, 2)
+            assert _largest_difference(_adapter(alone), _adapter(saved)) < 1e-5
+            assert await single.client.restore(saved, state) == 2
+            await _train(single, groups, range(2, 3))
+            continued, _ = await at_one.save(single, 3)
+        assert _largest_difference(_adapter(continued), _adapter(uninterrupted)) < 1e-6
+        assert _largest_difference(_adapter(saved), _adapter(uninterrupted)) > 1e-4
+        await at_two.manager.close()
+        await at_one.manager.close()
+
+
+async def test_dead_rank_is_an_error_within_the_deadline(tiny_model: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, tiny_model, collective_timeout_s=20)
+    groups = play_groups(tiny_model, groups=3, group_size=4, max_turns=3)
+    async with learner(recipe, 2) as pair:
+        await _train(pair, groups, range(1))
+        pair.ranks[1].kill()
+        with pytest.raises(Unavailable, match="learner"):
+            await pair.client.train_step(1, groups, timeout_s=60)
+        assert (await pair.client.status()).policy_version == 1
+        with pytest.raises(Unavailable, match="Restore"):  # ranks may disagree now
+            await pair.client.train_step(1, groups, timeout_s=60)
+
+
+async def test_followers_end_when_rank_0_is_gone(tiny_model: Path, tmp_path: Path) -> None:
+    recipe = write_recipe(tmp_path, tiny_model, collective_timeout_s=20)
+    async with learner(recipe, 2) as pair:
+        pair.ranks[0].send_signal(signal.SIGKILL)
+        assert await asyncio.wait_for(pair.ranks[1].wait(), 60) == 1

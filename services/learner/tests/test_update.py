@@ -1,0 +1,321 @@
+"""One rank in this process: what a step does to the adapter, and what it says of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from episodes import play_groups
+from torch.testing import assert_close
+
+from tandem.algo import pack
+from tandem.config import Config
+from tandem.model.sequences import build_sequences, sequence_logprobs
+from tandem.types import StopReason, TrajectoryGroup, Turn
+from tandem_learner.comm import close_comm, open_comm, open_store
+from tandem_learner.core import LearnerCore
+from tandem_learner.phases import Phases
+from tandem_learner.update import accumulate_gradients, plan_rounds
+
+VISION = r".*(language_model.*\.(q_proj|v_proj|down_proj)|visual.*\.(qkv|linear_fc1|linear_fc2))"
+
+MakeCore = Callable[..., LearnerCore]
+
+
+@pytest.fixture
+def make_core(tiny_model: Path) -> Iterator[MakeCore]:
+    """Build cores of one process group of one rank."""
+    base = Config.model_validate({"model": {"path": str(tiny_model)}})
+    comm = open_comm(base, 0, 1, open_store(0, 1, "", 30))
+
+    def make(*, learner: dict[str, Any] | None = None, **sections: dict[str, Any]) -> LearnerCore:
+        settings = {"lr": 1e-3, "lora": {"rank": 8, "alpha": 16}, **(learner or {})}
+        tree = {
+            "model": {"path": str(tiny_model)},
+            "rollout": {"group_size": 4},
+            "learner": settings,
+            **sections,
+        }
+        return LearnerCore(Config.model_validate(tree), comm)
+
+    yield make
+    close_comm()
+
+
+@pytest.fixture(scope="module")
+def groups(tiny_model: Path) -> list[TrajectoryGroup]:
+    return play_groups(tiny_model, groups=6, group_size=4, window=1, max_turns=5)
+
+
+def _adapter(core: LearnerCore) -> dict[str, torch.Tensor]:
+    return {name: p.local.clone() for name, p in core.policy.parameters.items()}
+
+
+def _gradients(
+    core: LearnerCore,
+    trajectories: Sequence[Sequence[Turn]],
+    advantages: Sequence[float],
+    groups: Sequence[TrajectoryGroup],
+) -> dict[str, torch.Tensor]:
+    packed, _ = pack(trajectories, advantages)
+    images = {name: png for group in groups for name, png in group.images.items()}
+    accumulate_gradients(core.policy, packed, images, core.settings, core.comm, Phases())
+    found = {}
+    for name, parameter in core.policy.parameters.items():
+        gradient = parameter.local_gradient
+        assert gradient is not None
+        found[name] = gradient.clone()
+        parameter.parameter.grad = None
+    return found
+
+
+def _members(groups: Sequence[TrajectoryGroup]) -> tuple[list[tuple[Turn, ...]], list[float]]:
+    trajectories = [t for group in groups for t in group.trajectories]
+    return [t.turns for t in trajectories], [math.sin(i) for i in range(len(trajectories))]
+
+
+def test_step_moves_the_adapter_and_the_version(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
+    core = make_core()
+    before = _adapter(core)
+    metrics = core.train_step(groups)
+    assert core.version == 1
+    assert metrics["groups_used"] == 6
+    assert metrics["updates"] == 1
+    assert metrics["tokens"] == sum(
+        len(turn.completion_ids) for g in groups for t in g.trajectories for turn in t.turns
+    )
+    assert 0 < metrics["rows_unique"] < metrics["rows_total"]
+    assert metrics["images"] == len({name for g in groups for name in g.images if _shown(g, name)})
+    assert metrics["lr"] == 1e-3
+    assert all(math.isfinite(value) for value in metrics.values())
+    assert any(not torch.equal(before[name], now) for name, now in _adapter(core).items())
+
+
+def _shown(group: TrajectoryGroup, name: str) -> bool:
+    return any(name in turn.images for t in group.trajectories for turn in t.turns)
+
+
+def test_on_policy_gap_is_zero_and_loss_is_minus_the_mean_advantage(
+    make_core: MakeCore, groups: list[TrajectoryGroup]
+) -> None:
+    """With the learner's own logprobs as the rollout's, every ratio is 1 (up to rounding)."""
+    core = make_core()
+    own = _with_logprobs_of(core, groups)
+    metrics = core.train_step(own)
+    assert metrics["rollout_learner_logprob_gap_max"] < 1e-5
+    assert metrics["approx_kl"] < 1e-9
+    assert metrics["clip_share"] == 0
+    from tandem.algo import group_advantages
+
+    returns = torch.tensor([[t.total_return for t in g.trajectories] for g in own], dtype=torch.float64)
+    advantages = group_advantages(returns, torch.ones_like(returns, dtype=torch.bool))[0].flatten().tolist()
+    lengths = [sum(len(turn.completion_ids) for turn in t.turns) for g in own for t in g.trajectories]
+    expected = -sum(a * n for a, n in zip(advantages, lengths, strict=True)) / sum(lengths)
+    assert metrics["loss"] == pytest.approx(expected, abs=1e-6)
+
+
+def _with_logprobs_of(core: LearnerCore, groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
+    def fill(group: TrajectoryGroup, turn: Turn) -> Turn:
+        packed, _ = pack([[turn]], [0.0])
+        from tandem.model.vision import encode_images
+
+        images = encode_images(
+            core.policy.encoder,
+            core.settings.processor,
+            {name: group.images[name] for name in turn.images},
+            trainable=False,
+            chunk_patches=10_000,
+            device=core.comm.device,
+        )
+        settings = core.settings
+        batch = build_sequences(
+            packed.sequences, images.grids, images.token_rows, settings.image_id, settings.pad_id
+        )
+        with torch.no_grad():
+            found, _ = sequence_logprobs(
+                core.policy.model,
+                batch,
+                images,
+                temperature=settings.temperature,
+                forbidden=settings.forbidden,
+            )
+        return replace(turn, rollout_logprobs=tuple(found.tolist()))
+
+    return [
+        replace(
+            g,
+            trajectories=tuple(
+                replace(t, turns=tuple(fill(g, turn) for turn in t.turns)) for t in g.trajectories
+            ),
+        )
+        for g in groups
+    ]
+
+
+def test_identical_rows_once_give_the_gradient_of_all(
+    make_core: MakeCore, groups: list[TrajectoryGroup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sharing rows changes nothing: the sum over single trajectories, each packed alone, is the same gradient."""
+    core = make_core()
+    core.train_step(groups)  # off the base policy, so that A has a gradient too
+    turns, advantages = _members(groups)
+    together = _gradients(core, turns, advantages, groups)
+    total = sum(len(turn.completion_ids) for member in turns for turn in member)
+    summed = {name: torch.zeros_like(gradient) for name, gradient in together.items()}
+    for member, advantage in zip(turns, advantages, strict=True):
+        for turn in member:
+            alone = _gradients(core, [[turn]], [advantage], groups)
+            for name, gradient in alone.items():
+                summed[name] += gradient * (len(turn.completion_ids) / total)
+    for name, gradient in together.items():
+        assert_close(gradient, summed[name], rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("vision", [False, True])
+def test_microbatch_split_changes_nothing(
+    make_core: MakeCore, groups: list[TrajectoryGroup], vision: bool
+) -> None:
+    lora = {"rank": 8, "alpha": 16, **({"vision": True, "target_modules": VISION} if vision else {})}
+    turns, advantages = _members(groups)
+    found = []
+    for budget in (100_000, 200):
+        core = make_core(learner={"lora": lora, "microbatch_tokens": budget})
+        found.append(_gradients(core, turns, advantages, groups))
+    for name, gradient in found[0].items():
+        assert_close(gradient, found[1][name], rtol=1e-4, atol=1e-6)
+
+
+def test_recomputed_activations_change_nothing(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
+    turns, advantages = _members(groups)
+    lora = {"rank": 8, "vision": True, "target_modules": VISION}
+    found = [
+        _gradients(
+            make_core(learner={"lora": lora, "activation_checkpointing": on}), turns, advantages, groups
+        )
+        for on in (False, True)
+    ]
+    for name, gradient in found[0].items():
+        assert_close(gradient, found[1][name], rtol=1e-5, atol=1e-7)
+
+
+def test_whole_transcripts_are_one_row_each(make_core: MakeCore, tiny_model: Path) -> None:
+    whole = play_groups(tiny_model, groups=2, group_size=4, window=0, max_turns=6)
+    metrics = make_core().train_step(whole)
+    assert metrics["rows_total"] == 8
+    assert metrics["tokens"] == sum(
+        len(turn.completion_ids) for g in whole for t in g.trajectories for turn in t.turns
+    )
+
+
+def test_failed_trajectories_teach_nothing(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
+    """A failed member changes neither its group's baseline nor the loss: as if it had not been there."""
+    with_failed = [
+        replace(
+            g,
+            trajectories=(
+                replace(g.trajectories[0], stop_reason=StopReason.ENGINE_ERROR),
+                *g.trajectories[1:],
+            ),
+        )
+        for g in groups
+    ]
+    without = [replace(g, trajectories=g.trajectories[1:]) for g in groups]
+    cores = [make_core(), make_core()]
+    first, second = cores[0].train_step(with_failed), cores[1].train_step(without)
+    assert first["trajectories_failed"] == 6
+    assert first["tokens"] == second["tokens"]
+    for name, tensor in _adapter(cores[0]).items():
+        assert torch.equal(tensor, _adapter(cores[1])[name])
+
+
+def test_nothing_to_learn_still_makes_a_version(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
+    flat = [
+        replace(
+            g,
+            trajectories=tuple(
+                replace(t, turns=tuple(replace(turn, reward=0.0) for turn in t.turns)) for t in g.trajectories
+            ),
+        )
+        for g in groups
+    ]
+    core = make_core()
+    before = _adapter(core)
+    metrics = core.train_step(flat)
+    assert (core.version, metrics["groups_dropped"], metrics["updates"], metrics["tokens"]) == (1, 6, 0, 0)
+    assert all(torch.equal(before[name], now) for name, now in _adapter(core).items())
+
+
+def test_loss_that_is_not_finite_skips_the_update(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
+    """A rollout logprob so low that the ratio overflows: the adapter stays, the skip is counted, the version moves."""
+    broken = [
+        replace(
+            g,
+            trajectories=tuple(
+                replace(
+                    t,
+                    turns=tuple(
+                        replace(turn, rollout_logprobs=(-200.0,) * len(turn.completion_ids))
+                        for turn in t.turns
+                    ),
+                )
+                for t in g.trajectories
+            ),
+        )
+        for g in groups
+    ]
+    core = make_core()
+    before = _adapter(core)
+    metrics = core.train_step(broken)
+    assert metrics["skipped_updates"] == 1
+    assert core.version == 1
+    assert all(torch.equal(before[name], now) for name, now in _adapter(core).items())
+    assert core.train_step(groups)["skipped_updates"] == 0  # and the next one is whole again
+    assert core.optimizer.skipped == 1
+
+
+def test_minibatches_make_several_updates_of_one_version(
+    make_core: MakeCore, groups: list[TrajectoryGroup]
+) -> None:
+    core = make_core(learner={"minibatches": 3})
+    metrics = core.train_step(groups)
+    assert (core.version, metrics["updates"]) == (1, 3)
+    assert float(core.optimizer.counters()["step/updates"]) == 3
+
+
+def test_learning_rate_falls_with_the_version(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
+    core = make_core(learner={"lr": 1e-3, "lr_final": 0.1}, run={"steps": 3})
+    assert [core.train_step(groups)["lr"] for _ in range(3)] == pytest.approx([1e-3, 5.5e-4, 1e-4])
+
+
+def test_gradient_is_clipped_to_the_norm(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
+    """AdamW's first moment is (1 - beta1) times the clipped gradient: its norm is a tenth of the limit."""
+    core = make_core(learner={"max_grad_norm": 1e-3})
+    assert core.train_step(groups)["grad_norm"] > 1e-3
+    moments = [m for name, m in core.optimizer.moments().items() if name.startswith("exp_avg/")]
+    assert float(torch.stack([m.square().sum() for m in moments]).sum().sqrt()) == pytest.approx(
+        1e-4, rel=1e-3
+    )
+
+
+def test_bfloat16_base_keeps_a_float32_adapter(
+    make_core: MakeCore, groups: list[TrajectoryGroup], tiny_model: Path
+) -> None:
+    core = make_core(model={"path": str(tiny_model), "dtype": "bfloat16"})
+    metrics = core.train_step(groups)
+    assert metrics["skipped_updates"] == 0
+    assert {tensor.dtype for tensor in _adapter(core).values()} == {torch.float32}
+    assert next(core.policy.encoder.parameters()).dtype == torch.bfloat16
+
+
+def test_ranks_plan_alike_and_cover_every_row(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
+    packed, _ = pack(*_members(groups))
+    plans = [plan_rounds(packed.sequences, rank, 3, 400) for rank in range(3)]
+    assert len({rounds for _, rounds in plans}) == 1
+    assert max(len(batches) for batches, _ in plans) == plans[0][1]
+    rows = sorted(index for batches, _ in plans for batch in batches for index in batch)
+    assert rows == list(range(len(packed.sequences)))
