@@ -38,10 +38,10 @@ class Deployment:
 
 
 @contextmanager
-def deployed(config: Config, *, training: bool = True, version: int = 0) -> Iterator[Deployment]:
+def deployed(config: Config, *, training: bool = True, rewind_to: int | None = None) -> Iterator[Deployment]:
     """Start rollout replicas and, for training, learner and checkpoint manager; stop all at the end.
 
-    `version` is where the run stands: the checkpoint manager forgets what the store holds beyond it.
+    `rewind_to` is where a resumed run stands: the checkpoint manager forgets what the store holds beyond it.
 
     Raises:
         UserError: the cluster cannot hold what the config asks for, or a service refused its part of the config.
@@ -53,7 +53,7 @@ def deployed(config: Config, *, training: bool = True, version: int = 0) -> Iter
         group = _reserve(config, bundles)
         hosts: list[Any] = []
         try:
-            yield _start(config, training, version, host, group, hosts)
+            yield _start(config, training, rewind_to, host, group, hosts)
         finally:
             _stop(hosts)
             remove_placement_group(group)
@@ -76,7 +76,7 @@ def _reserve(config: Config, bundles: int) -> PlacementGroup:
 
 
 def _start(
-    config: Config, training: bool, version: int, host: str, group: PlacementGroup, hosts: list[Any]
+    config: Config, training: bool, rewind_to: int | None, host: str, group: PlacementGroup, hosts: list[Any]
 ) -> Deployment:
     timeout_s = config.cluster.start_timeout_s
 
@@ -93,7 +93,7 @@ def _start(
     pending: dict[str, Any] = {}
     if training:
         manager = make("checkpoint_manager", 0)
-        pending["checkpoint manager"] = manager.start.remote(port=config.cluster.checkpoint_port, rewind_to=version)
+        pending["checkpoint manager"] = manager.start.remote(port=config.cluster.checkpoint_port, rewind_to=rewind_to)
     replicas = [f"rollout replica {index}" for index in range(config.rollout.replicas)]
     for index, name in enumerate(replicas):
         pending[name] = make("rollout", index).start.remote(replica=index)

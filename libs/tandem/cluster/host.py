@@ -8,6 +8,7 @@ import socket
 from typing import Any
 
 import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from tandem.config import Config
 from tandem.obs import setup_logging
@@ -55,11 +56,11 @@ def result(reference: Any, timeout_s: float, what: str) -> Any:
     """
     try:
         return ray.get(reference, timeout=timeout_s)
-    except ray.exceptions.GetTimeoutError as problem:
+    except GetTimeoutError as problem:
         raise TandemError(f"{what}: not done within {timeout_s:g} s; see Ray's logs of that actor") from problem
-    except ray.exceptions.RayTaskError as problem:
+    except RayTaskError as problem:
         if isinstance(problem.cause, TandemError):
             raise problem.cause from None
         raise TandemError(f"{what} failed:\n{problem}") from None
-    except ray.exceptions.RayActorError as problem:
+    except RayActorError as problem:
         raise TandemError(f"{what}: its process died: {problem}") from None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ray
 
 from tandem.cluster.host import result
@@ -23,9 +25,8 @@ def find(run: str, service: str) -> tuple[str, ...]:
         NotFound: the run has no such service on this cluster.
     """
     prefix = actor_name(run, service, 0)[:-1]
-    named = [
-        entry["name"] for entry in ray.util.list_named_actors(all_namespaces=True) if entry["namespace"] == NAMESPACE
-    ]
+    entries: list[Any] = ray.util.list_named_actors(all_namespaces=True)  # dicts, whatever its annotation says
+    named = [entry["name"] for entry in entries if entry["namespace"] == NAMESPACE]
     found = sorted((name for name in named if name.startswith(prefix)), key=lambda name: int(name[len(prefix) :]))
     if not found:
         raise NotFound(f"run {run} has no service '{service}' on this cluster")

@@ -20,10 +20,12 @@ class Section(BaseModel):
 class RunConfig(Section):
     """The run as a whole."""
 
-    name: str = Field("run", pattern=r"^[A-Za-z0-9._-]+$", description="Name; the run directory is `dir`/`name`.")
-    dir: str = Field("runs", description="Folder that holds run directories.")
-    seed: NonNegative = Field(0, description="Seed of task order, sampling and LoRA initialisation.")
-    steps: Positive = Field(100, description="Optimizer steps (policy versions) to make.")
+    name: str = Field(
+        default="run", pattern=r"^[A-Za-z0-9._-]+$", description="Name; the run directory is `dir`/`name`."
+    )
+    dir: str = Field(default="runs", description="Folder that holds run directories.")
+    seed: NonNegative = Field(default=0, description="Seed of task order, sampling and LoRA initialisation.")
+    steps: Positive = Field(default=100, description="Optimizer steps (policy versions) to make.")
 
 
 class ModelConfig(Section):
@@ -31,88 +33,96 @@ class ModelConfig(Section):
 
     path: str = Field(description="Folder of the base model (config.json, safetensors, tokenizer, processor).")
     dtype: Literal["float32", "bfloat16"] = Field(
-        "float32", description="Of the frozen weights, in both engine and learner."
+        default="float32", description="Of the frozen weights, in both engine and learner."
     )
 
 
 class EnvConfig(Section):
     """The task."""
 
-    id: str = Field("maze2d:tiny", description="Environment id, see `tandem env list`.")
-    max_turns: Positive = Field(14, description="Turn limit of an episode.")
-    window: NonNegative = Field(0, description="Turns of context the model sees; 0 is the whole transcript.")
-    min_solvable: Share = Field(0.99, description="Least share of tasks the turn limit must allow, by the oracle.")
+    id: str = Field(default="maze2d:tiny", description="Environment id, see `tandem env list`.")
+    max_turns: Positive = Field(default=14, description="Turn limit of an episode.")
+    window: NonNegative = Field(default=0, description="Turns of context the model sees; 0 is the whole transcript.")
+    min_solvable: Share = Field(
+        default=0.99, description="Least share of tasks the turn limit must allow, by the oracle."
+    )
 
 
 class EngineConfig(Section):
     """The inference engine of one rollout replica (vLLM)."""
 
-    max_model_len: Positive = Field(512, description="Longest transcript, in tokens.")
-    max_num_seqs: Positive = Field(128, description="Most requests in one engine step.")
-    max_num_batched_tokens: Positive = Field(8192, description="Most tokens in one engine step.")
-    max_lora_rank: Positive = Field(32, description="Largest adapter rank the engine reserves room for.")
-    kv_cache_gib: Annotated[float, Field(gt=0)] = Field(1.0, description="KV cache on CPU, GiB.")
-    gpu_memory_utilization: Share = Field(0.5, description="Share of GPU memory the engine may take.")
-    tensor_parallel_size: Positive = Field(1, description="GPUs a replica spans.")
-    enforce_eager: bool = Field(True, description="No CUDA graphs.")
-    request_timeout_s: Annotated[float, Field(gt=0)] = Field(120, description="Deadline of one engine request.")
+    max_model_len: Positive = Field(default=512, description="Longest transcript, in tokens.")
+    max_num_seqs: Positive = Field(default=128, description="Most requests in one engine step.")
+    max_num_batched_tokens: Positive = Field(default=8192, description="Most tokens in one engine step.")
+    max_lora_rank: Positive = Field(default=32, description="Largest adapter rank the engine reserves room for.")
+    kv_cache_gib: Annotated[float, Field(gt=0)] = Field(default=1.0, description="KV cache on CPU, GiB.")
+    gpu_memory_utilization: Share = Field(default=0.5, description="Share of GPU memory the engine may take.")
+    tensor_parallel_size: Positive = Field(default=1, description="GPUs a replica spans.")
+    enforce_eager: bool = Field(default=True, description="No CUDA graphs.")
+    request_timeout_s: Annotated[float, Field(gt=0)] = Field(default=120, description="Deadline of one engine request.")
 
 
 class RolloutConfig(Section):
     """Rollouts: who plays, how much, how completions are drawn."""
 
-    replicas: Positive = Field(1, description="Rollout replicas, one engine each.")
-    groups_per_step: Positive = Field(32, description="Groups that make one optimizer step.")
-    group_size: Annotated[int, Field(ge=2)] = Field(8, description="Trajectories per group.")
-    temperature: Annotated[float, Field(gt=0)] = Field(1.0, description="Of training rollouts.")
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(1.0, description="Nucleus mass of training rollouts.")
-    max_tokens: Positive = Field(16, description="Longest completion, in tokens.")
-    max_concurrent_episodes: Positive = Field(256, description="Episodes a replica plays at once.")
-    episode_timeout_s: Annotated[float, Field(gt=0)] = Field(600, description="Deadline of one episode.")
+    replicas: Positive = Field(default=1, description="Rollout replicas, one engine each.")
+    groups_per_step: Positive = Field(default=32, description="Groups that make one optimizer step.")
+    group_size: Annotated[int, Field(ge=2)] = Field(default=8, description="Trajectories per group.")
+    temperature: Annotated[float, Field(gt=0)] = Field(default=1.0, description="Of training rollouts.")
+    top_p: Annotated[float, Field(gt=0, le=1)] = Field(default=1.0, description="Nucleus mass of training rollouts.")
+    max_tokens: Positive = Field(default=16, description="Longest completion, in tokens.")
+    max_concurrent_episodes: Positive = Field(default=256, description="Episodes a replica plays at once.")
+    episode_timeout_s: Annotated[float, Field(gt=0)] = Field(default=600, description="Deadline of one episode.")
     engine: EngineConfig = EngineConfig()
 
 
 class LoraConfig(Section):
     """The adapter."""
 
-    rank: Positive = Field(32, description="Rank of A and B.")
-    alpha: Positive = Field(32, description="Scale: the update is (alpha / rank) * B A.")
+    rank: Positive = Field(default=32, description="Rank of A and B.")
+    alpha: Positive = Field(default=32, description="Scale: the update is (alpha / rank) * B A.")
     target_modules: str | tuple[str, ...] = Field(
-        r".*language_model.*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)",
+        default=r".*language_model.*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)",
         description="PEFT target modules: a regular expression over module names, or a list of suffixes.",
     )
     vision: bool = Field(
-        False, description="True where `target_modules` reaches the vision tower: the engine must know."
+        default=False, description="True where `target_modules` reaches the vision tower: the engine must know."
     )
 
 
 class AlgoConfig(Section):
     """How groups become a loss."""
 
-    normalize_std: bool = Field(True, description="Divide advantages by the group's standard deviation (GRPO).")
-    clip_low: Annotated[float, Field(gt=0, lt=1)] = Field(0.2, description="Lower clip of the probability ratio.")
-    clip_high: Annotated[float, Field(gt=0)] = Field(0.2, description="Upper clip of the probability ratio.")
-    drop_zero_variance: bool = Field(True, description="Leave out groups whose returns are all equal: no gradient.")
+    normalize_std: bool = Field(default=True, description="Divide advantages by the group's standard deviation (GRPO).")
+    clip_low: Annotated[float, Field(gt=0, lt=1)] = Field(
+        default=0.2, description="Lower clip of the probability ratio."
+    )
+    clip_high: Annotated[float, Field(gt=0)] = Field(default=0.2, description="Upper clip of the probability ratio.")
+    drop_zero_variance: bool = Field(
+        default=True, description="Leave out groups whose returns are all equal: no gradient."
+    )
 
 
 class LearnerConfig(Section):
     """The update."""
 
-    world_size: Positive = Field(1, description="Learner ranks, one process (and GPU) each.")
-    lr: Annotated[float, Field(gt=0)] = Field(1e-4, description="Peak learning rate of AdamW.")
-    lr_final: Share = Field(1.0, description="Learning rate at the last step, as a share of `lr`; linear decay.")
-    warmup_steps: NonNegative = Field(0, description="Steps of linear warm-up.")
-    betas: tuple[float, float] = Field((0.9, 0.999), description="AdamW betas.")
-    weight_decay: Annotated[float, Field(ge=0)] = Field(0.0, description="AdamW weight decay.")
-    max_grad_norm: Annotated[float, Field(gt=0)] = Field(1.0, description="Gradient norm is clipped to this.")
+    world_size: Positive = Field(default=1, description="Learner ranks, one process (and GPU) each.")
+    lr: Annotated[float, Field(gt=0)] = Field(default=1e-4, description="Peak learning rate of AdamW.")
+    lr_final: Share = Field(
+        default=1.0, description="Learning rate at the last step, as a share of `lr`; linear decay."
+    )
+    warmup_steps: NonNegative = Field(default=0, description="Steps of linear warm-up.")
+    betas: tuple[float, float] = Field(default=(0.9, 0.999), description="AdamW betas.")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(default=0.0, description="AdamW weight decay.")
+    max_grad_norm: Annotated[float, Field(gt=0)] = Field(default=1.0, description="Gradient norm is clipped to this.")
     minibatches: Positive = Field(
-        1, description="Optimizer updates per policy version: the groups are split in so many parts."
+        default=1, description="Optimizer updates per policy version: the groups are split in so many parts."
     )
     microbatch_tokens: Positive = Field(
-        16384, description="Most tokens (padding included) in one forward pass of a rank."
+        default=16384, description="Most tokens (padding included) in one forward pass of a rank."
     )
-    activation_checkpointing: bool = Field(False, description="Recompute activations in the backward pass.")
-    collective_timeout_s: Annotated[float, Field(gt=0)] = Field(600, description="Deadline of one collective.")
+    activation_checkpointing: bool = Field(default=False, description="Recompute activations in the backward pass.")
+    collective_timeout_s: Annotated[float, Field(gt=0)] = Field(default=600, description="Deadline of one collective.")
     lora: LoraConfig = LoraConfig()
     algo: AlgoConfig = AlgoConfig()
 
@@ -120,36 +130,41 @@ class LearnerConfig(Section):
 class CheckpointConfig(Section):
     """The store, written by the checkpoint manager alone."""
 
-    url: str = Field("", description="fsspec URL of the store; empty is `checkpoints` in the run directory.")
+    url: str = Field(default="", description="fsspec URL of the store; empty is `checkpoints` in the run directory.")
     state_every: Positive = Field(
-        10, description="Steps between saves of the training state; the last step is always saved."
+        default=10, description="Steps between saves of the training state; the last step is always saved."
     )
-    keep: Positive = Field(3, description="Adapters and states kept, beside those a resume needs.")
+    keep: Positive = Field(default=3, description="Adapters and states kept, beside those a resume needs.")
 
 
 class ClusterConfig(Section):
     """Where the services run."""
 
-    address: str = Field("", description="Ray address; empty uses RAY_ADDRESS, or starts a local Ray.")
-    gpus: NonNegative = Field(0, description="GPUs in all; 0 runs on CPU. Replicas and ranks share them in pairs.")
-    cpus_per_worker: Annotated[float, Field(gt=0)] = Field(1, description="CPUs of one placement bundle.")
-    start_timeout_s: Annotated[float, Field(gt=0)] = Field(300, description="Deadline for all services to be up.")
-    checkpoint_port: Annotated[int, Field(ge=0, le=65535)] = Field(0, description="0 takes a free port.")
+    address: str = Field(default="", description="Ray address; empty uses RAY_ADDRESS, or starts a local Ray.")
+    gpus: NonNegative = Field(
+        default=0, description="GPUs in all; 0 runs on CPU. Replicas and ranks share them in pairs."
+    )
+    cpus_per_worker: Annotated[float, Field(gt=0)] = Field(default=1, description="CPUs of one placement bundle.")
+    start_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        default=300, description="Deadline for all services to be up."
+    )
+    checkpoint_port: Annotated[int, Field(ge=0, le=65535)] = Field(default=0, description="0 takes a free port.")
 
 
 class EvalConfig(Section):
     """Evaluation before and after."""
 
-    fixed: NonNegative = Field(64, description="Tasks of the fixed set.")
-    heldout: NonNegative = Field(256, description="Unseen tasks.")
+    fixed: NonNegative = Field(default=64, description="Tasks of the fixed set.")
+    heldout: NonNegative = Field(default=256, description="Unseen tasks.")
     samples: NonNegative = Field(
-        4, description="Temperature-1 episodes per task of the fixed set (one on unseen tasks); 0: greedy only."
+        default=4, description="Temperature-1 episodes per task of the fixed set (one on unseen tasks); 0: greedy only."
     )
     every: NonNegative = Field(
-        0, description="Steps between greedy evaluations of the fixed set; 0: only before and after."
+        default=0, description="Steps between greedy evaluations of the fixed set; 0: only before and after."
     )
     stop_at: Share = Field(
-        1.0, description="Training ends early once this greedy solve rate is reached twice in a row; 1.0: never early."
+        default=1.0,
+        description="Training ends early once this greedy solve rate is reached twice in a row; 1.0: never early.",
     )
 
 

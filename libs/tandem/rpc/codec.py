@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tandem.rpc.gen.common.v1 import common_pb2 as pb
 from tandem.types import (
     AdapterRef,
@@ -17,15 +19,17 @@ from tandem.types import (
     UserError,
 )
 
-_STOP = {reason: pb.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
-_FINISH = {reason: pb.FinishReason.Value(f"FINISH_REASON_{reason.name}") for reason in FinishReason}
-_KIND = {kind: pb.PublishKind.Value(f"PUBLISH_KIND_{kind.name}") for kind in PublishKind}
+_STOP: dict[StopReason, Any] = {reason: pb.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
+_FINISH: dict[FinishReason, Any] = {
+    reason: pb.FinishReason.Value(f"FINISH_REASON_{reason.name}") for reason in FinishReason
+}
+_KIND: dict[PublishKind, Any] = {kind: pb.PublishKind.Value(f"PUBLISH_KIND_{kind.name}") for kind in PublishKind}
 _STOP_BACK = {value: reason for reason, value in _STOP.items()}
 _FINISH_BACK = {value: reason for reason, value in _FINISH.items()}
 _KIND_BACK = {value: kind for kind, value in _KIND.items()}
 
 
-def encode_kind(kind: PublishKind) -> pb.PublishKind:
+def encode_kind(kind: PublishKind) -> Any:
     """To the wire."""
     return _KIND[kind]
 

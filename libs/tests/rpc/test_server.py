@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import grpc
 import pytest
@@ -98,7 +99,7 @@ async def test_another_protocol_version_is_refused(server: RunningServer) -> Non
 
 async def test_stock_health_and_reflection_answer_without_our_metadata(server: RunningServer) -> None:
     async with grpc.aio.insecure_channel(server.address) as channel:
-        health = health_pb2_grpc.HealthStub(channel)
+        health: Any = health_pb2_grpc.HealthStub(channel)
         for name in ("", *SERVICES):
             reply = await health.Check(health_pb2.HealthCheckRequest(service=name))
             assert reply.status == health_pb2.HealthCheckResponse.SERVING
@@ -107,7 +108,8 @@ async def test_stock_health_and_reflection_answer_without_our_metadata(server: R
             await health.Check(health_pb2.HealthCheckRequest())
         ).status == health_pb2.HealthCheckResponse.NOT_SERVING
         asked = iter([reflection_pb2.ServerReflectionRequest(list_services="")])
-        replies = [r async for r in reflection_pb2_grpc.ServerReflectionStub(channel).ServerReflectionInfo(asked)]
+        reflection: Any = reflection_pb2_grpc.ServerReflectionStub(channel)  # pyright: ignore[reportArgumentType]
+        replies = [reply async for reply in reflection.ServerReflectionInfo(asked)]
         assert {service.name for service in replies[0].list_services_response.service} >= set(SERVICES)
 
 

@@ -36,7 +36,7 @@ def run_training(config: Config, resume: bool, console: Console) -> RunDir:
     )
     run = find_run_dir(config, resume)
     version = saved_version(config) if resume else 0
-    with deployed(config, version=version) as deployment:
+    with deployed(config, rewind_to=version if resume else None) as deployment:
         open_run_dir(run, config, version)
         console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {run.path}", highlight=False)
         asyncio.run(_session(config, version, console, run, deployment, began))
