@@ -88,14 +88,8 @@ def _check_tensors(ref: AdapterRef, path: Path, rules: AdapterRules) -> float:
             module, _, part = key.partition(".lora_")
             tower = ".visual." in module
             if not module.endswith(endings) or (tower and not rules.vision):
-                hint = (
-                    "start it with learner.lora.vision=true"
-                    if tower and not rules.vision
-                    else "train other modules"
-                )
-                raise UserError(
-                    f"adapter {ref.name}: the engine applies no adapter to {module or key}; {hint}"
-                )
+                hint = "start it with learner.lora.vision=true" if tower and not rules.vision else "train other modules"
+                raise UserError(f"adapter {ref.name}: the engine applies no adapter to {module or key}; {hint}")
             if part.startswith("B"):
                 largest = max(largest, tensors.get_tensor(key).abs().max().item())
     return largest

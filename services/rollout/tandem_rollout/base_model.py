@@ -49,12 +49,8 @@ def read_base_model(path: str | Path) -> BaseModel:
     try:
         config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
         if config["model_type"] != "qwen3_vl":
-            raise UserError(
-                f"{folder} holds a {config['model_type']!r} model; Tandem serves 'qwen3_vl' models"
-            )
+            raise UserError(f"{folder} holds a {config['model_type']!r} model; Tandem serves 'qwen3_vl' models")
         vocab_size, depth = int(config["text_config"]["vocab_size"]), int(config["vision_config"]["depth"])
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise UserError(
-            f"{folder / 'config.json'} is not the config of a Qwen3-VL model: {problem!r}"
-        ) from problem
+        raise UserError(f"{folder / 'config.json'} is not the config of a Qwen3-VL model: {problem!r}") from problem
     return BaseModel(folder, fingerprint(folder), ChatFormat.load(folder), vocab_size, depth)

@@ -65,9 +65,7 @@ class _EnvFailed(Exception):
 class Player:
     """Plays groups of episodes against one engine."""
 
-    def __init__(
-        self, engine: Engine, chat: ChatFormat, make_env: Callable[[str], Env], limits: Limits
-    ) -> None:
+    def __init__(self, engine: Engine, chat: ChatFormat, make_env: Callable[[str], Env], limits: Limits) -> None:
         self.engine = engine
         self.chat = chat
         self.make_env = make_env
@@ -102,9 +100,7 @@ class Player:
         if not task.seeds or task.group_size < 1 or task.max_turns < 1:
             raise UserError("a rollout needs at least one seed, one trajectory per group and one turn")
         if len(set(task.seeds)) < len(task.seeds):
-            raise UserError(
-                "a rollout's seeds must differ: ask for a larger group_size to play one task more often"
-            )
+            raise UserError("a rollout's seeds must differ: ask for a larger group_size to play one task more often")
         images = min(task.context.window or task.max_turns, task.max_turns)
         if images > self.limits.max_images:
             raise UserError(
@@ -115,9 +111,7 @@ class Player:
     async def _play_group(self, task: RolloutTask, seed: int) -> TrajectoryGroup:
         frames: dict[str, Frame] = {}
         started = time.perf_counter()
-        members = await together(
-            *(self._play_member(task, seed, member, frames) for member in range(task.group_size))
-        )
+        members = await together(*(self._play_member(task, seed, member, frames) for member in range(task.group_size)))
         for member in members:
             if member.stop_reason is StopReason.CONTEXT_LIMIT and not member.turns:
                 raise UserError(f"{task.env}: not even the first prompt fits: {member.error}")
@@ -132,9 +126,7 @@ class Player:
             seconds=time.perf_counter() - started,
         )
 
-    async def _play_member(
-        self, task: RolloutTask, seed: int, member: int, frames: dict[str, Frame]
-    ) -> Trajectory:
+    async def _play_member(self, task: RolloutTask, seed: int, member: int, frames: dict[str, Frame]) -> Trajectory:
         async with self._seats:
             self._count(running=1)
             episode = _Episode(self, task, seed, member, frames)
@@ -166,17 +158,13 @@ class Player:
 
     def _count(self, running: int = 0, episodes: int = 0, turns: int = 0, tokens: int = 0) -> None:
         was = self.played
-        self.played = Played(
-            was.running + running, was.episodes + episodes, was.turns + turns, was.tokens + tokens
-        )
+        self.played = Played(was.running + running, was.episodes + episodes, was.turns + turns, was.tokens + tokens)
 
 
 class _Episode:
     """One episode being played."""
 
-    def __init__(
-        self, player: Player, task: RolloutTask, seed: int, member: int, frames: dict[str, Frame]
-    ) -> None:
+    def __init__(self, player: Player, task: RolloutTask, seed: int, member: int, frames: dict[str, Frame]) -> None:
         self.player = player
         self.task = task
         self.seed = seed

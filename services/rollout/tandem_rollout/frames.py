@@ -24,9 +24,7 @@ class FrameCache:
     def frame(self, pixels: NDArray[np.uint8]) -> Frame:
         """The frame of an image, uint8 [H, W, 3]. Raises ValueError for any other array."""
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
-            raise ValueError(
-                f"an observation's image must be uint8 [H, W, 3], not {pixels.dtype} {list(pixels.shape)}"
-            )
+            raise ValueError(f"an observation's image must be uint8 [H, W, 3], not {pixels.dtype} {list(pixels.shape)}")
         key = hashlib.blake2b(pixels.tobytes(), digest_size=16, key=repr(pixels.shape).encode()).digest()
         found = self._frames.get(key)
         if found is None:

@@ -43,9 +43,7 @@ class RolloutService:
         await self.replica.close()
 
 
-async def start(
-    config: Config, *, host: str = "127.0.0.1", port: int = 0, replica: int = 0
-) -> RolloutService:
+async def start(config: Config, *, host: str = "127.0.0.1", port: int = 0, replica: int = 0) -> RolloutService:
     """Start an engine on `config.model.path` and serve it, as version 0: the base model without an adapter.
 
     Raises:

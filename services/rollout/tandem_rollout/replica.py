@@ -52,9 +52,7 @@ class Replica:
         if self.asleep:
             raise StaleRequest("the replica sleeps; wake it first")
         if task.policy_version != self.engine.policy_version:
-            raise StaleRequest(
-                f"version {task.policy_version} was asked for, it serves {self.engine.policy_version}"
-            )
+            raise StaleRequest(f"version {task.policy_version} was asked for, it serves {self.engine.policy_version}")
         async for group in self.player.play(task):
             yield group
 
@@ -97,9 +95,7 @@ class Replica:
         """Free device memory; False where there is no sleep mode. Raises StaleRequest while episodes run."""
         async with self._lock:
             if self.player.played.running:
-                raise StaleRequest(
-                    f"{self.player.played.running} episodes are running; let them end before Sleep"
-                )
+                raise StaleRequest(f"{self.player.played.running} episodes are running; let them end before Sleep")
             freed = await self.engine.sleep() if not self.asleep else self.engine.has_sleep_mode
             self.asleep = True
             return freed

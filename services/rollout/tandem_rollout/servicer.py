@@ -22,9 +22,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
 
-    async def Rollout(
-        self, request: pb.RolloutRequest, context: Context
-    ) -> AsyncIterator[pb.RolloutResponse]:
+    async def Rollout(self, request: pb.RolloutRequest, context: Context) -> AsyncIterator[pb.RolloutResponse]:
         """A group a message; a caller that goes away ends its episodes, a retry plays them anew."""
         task = RolloutTask(
             env=request.env,

@@ -25,9 +25,7 @@ WORDS = [
     "\n",
 ]
 LANGUAGE = r".*language_model.*\.(q_proj|k_proj|v_proj|o_proj|gate_proj|up_proj|down_proj)"
-WITH_TOWER = (
-    LANGUAGE + r"|.*visual\.(blocks\.\d+\.(attn\.(qkv|proj)|mlp\.linear_fc[12])|merger\.linear_fc[12])"
-)
+WITH_TOWER = LANGUAGE + r"|.*visual\.(blocks\.\d+\.(attn\.(qkv|proj)|mlp\.linear_fc[12])|merger\.linear_fc[12])"
 
 
 @pytest.fixture(scope="session")

@@ -45,9 +45,7 @@ class StubEngine:
 
     def expand(self, prompt_ids: Sequence[int], frames: Sequence[Frame]) -> tuple[int, ...]:
         return tuple(
-            i
-            for token in prompt_ids
-            for i in [token] * (TOKENS_PER_IMAGE if token == self.chat.image_id else 1)
+            i for token in prompt_ids for i in [token] * (TOKENS_PER_IMAGE if token == self.chat.image_id else 1)
         )
 
     async def generate(

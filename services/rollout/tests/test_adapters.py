@@ -69,10 +69,7 @@ def test_reference_to_something_else(publish: Publish, rules: AdapterRules, tmp_
 
 
 def test_base_model_folder(model_dir: Path, base: BaseModel, tmp_path: Path) -> None:
-    vision = {
-        base.chat.token_id(t)
-        for t in ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")
-    }
+    vision = {base.chat.token_id(t) for t in ("<|image_pad|>", "<|video_pad|>", "<|vision_start|>", "<|vision_end|>")}
     assert vision <= set(base.forbidden_ids) and base.chat.end_id not in base.forbidden_ids
     with pytest.raises(UserError, match="does not exist"):
         read_base_model(tmp_path / "missing")

@@ -8,6 +8,7 @@ import io
 import itertools
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -119,9 +120,7 @@ async def test_solved_episode(chat: ChatFormat) -> None:
 
 async def test_environment_and_task_turn_limits(chat: ChatFormat) -> None:
     for limit in (14, 3):  # the maze's own limit is 14
-        group = await only(
-            player_of(StubEngine(chat, answer=lambda number: "what?")), replace(TASK, max_turns=limit)
-        )
+        group = await only(player_of(StubEngine(chat, answer=lambda number: "what?")), replace(TASK, max_turns=limit))
         for trajectory in group.trajectories:
             assert trajectory.stop_reason is StopReason.TURN_LIMIT and not trajectory.solved
             assert len(trajectory.turns) == limit
@@ -129,9 +128,7 @@ async def test_environment_and_task_turn_limits(chat: ChatFormat) -> None:
             assert {turn.feedback for turn in trajectory.turns} == {"Not understood."}
 
 
-@pytest.mark.parametrize(
-    ("where", "message"), [("reset", "no display"), ("step", "physics"), ("image", "uint8")]
-)
+@pytest.mark.parametrize(("where", "message"), [("reset", "no display"), ("step", "physics"), ("image", "uint8")])
 async def test_environment_failure_is_data(chat: ChatFormat, where: str, message: str) -> None:
     group = await only(player_of(StubEngine(chat), make=lambda env_id: Broken(where)))
     for trajectory in group.trajectories:
@@ -175,9 +172,7 @@ async def test_first_prompt_that_does_not_fit_is_the_users_error(chat: ChatForma
 @pytest.mark.parametrize("cut", [False, True])
 async def test_whole_transcript_is_concatenation(chat: ChatFormat, cut: bool) -> None:
     """Every prompt is the one before, its completion, the closing, and the next user turn: nothing else."""
-    engine = StubEngine(
-        chat, answer=lambda number: ["('move', 2)", "nonsense", "('move', 0)"][number % 3], cut=cut
-    )
+    engine = StubEngine(chat, answer=lambda number: ["('move', 2)", "nonsense", "('move', 0)"][number % 3], cut=cut)
     group = await only(player_of(engine), replace(TASK, group_size=1))
     turns = group.trajectories[0].turns
     assert len({turn.feedback for turn in turns}) >= 2
@@ -222,6 +217,7 @@ async def test_group_members_share_the_start_and_nothing_else(chat: ChatFormat) 
         assert len({t.turns[0].images for t in group.trajectories}) == 1
         env = envs.make("maze2d:tiny")
         image = env.reset(group.seed).image
+        assert image is not None
         png = group.images[group.trajectories[0].turns[0].images[0]]
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(png))), image)
         assert {hashlib.sha256(data).hexdigest() for data in group.images.values()} == set(group.images)

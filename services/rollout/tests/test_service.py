@@ -87,9 +87,7 @@ async def test_adapter_versions(base: BaseModel, publish: Publish) -> None:
         groups = [group async for group in client.rollout(replace(TASK, policy_version=1))]
         assert {turn.policy_version for g in groups for t in g.trajectories for turn in t.turns} == {1}
         await client.load_adapter(two)
-        assert (
-            first is not None and not first.exists() and engine.folder is not None and engine.folder.exists()
-        )
+        assert first is not None and not first.exists() and engine.folder is not None and engine.folder.exists()
         assert (await client.load_adapter(BASE)).policy_version == (await client.status()).policy_version == 0
         copies = engine.folder
         assert copies is None
@@ -130,15 +128,13 @@ async def test_sleep_and_wake(base: BaseModel, publish: Publish, sleep_mode: boo
 
 async def test_no_sleep_while_episodes_run_and_cancelling_ends_them(base: BaseModel) -> None:
     async with running(base, hold=asyncio.Event()) as service:
-        stream = service.client.rollout(TASK)
-        waiting = asyncio.ensure_future(anext(stream))
+        waiting = asyncio.ensure_future(anext(service.client.rollout(TASK)))
         await service.engine.until_running(4)
         assert (await service.client.status()).episodes_running == 4
         with pytest.raises(StaleRequest, match="4 episodes are running"):
             await service.client.sleep()
         waiting.cancel()
         await asyncio.gather(waiting, return_exceptions=True)
-        await stream.aclose()
         await service.engine.until_running(0)
         assert (await service.client.status()).episodes_running == 0
 

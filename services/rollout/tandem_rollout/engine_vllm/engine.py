@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import math
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from functools import lru_cache
 from typing import Any
@@ -127,9 +127,7 @@ class EngineVllm:
                 f"prompt of {len(expanded)} ids and {sampling.max_tokens} new ones exceed "
                 f"rollout.engine.max_model_len {self.max_model_len}"
             )
-        output = await self._run(
-            served, prompt_ids, frames, sampling_params(sampling, seed, self.chat.end_id)
-        )
+        output = await self._run(served, prompt_ids, frames, sampling_params(sampling, seed, self.chat.end_id))
         if tuple(output.prompt_token_ids) != expanded:
             raise Unavailable(
                 "the engine saw other prompt ids than were sent: its processor expands images differently"
@@ -149,9 +147,7 @@ class EngineVllm:
         if adapter is None:
             new = _Served(0, None)
         else:
-            new = _Served(
-                adapter.version, LoRARequest(adapter.name, next(self._numbers), str(adapter.folder))
-            )
+            new = _Served(adapter.version, LoRARequest(adapter.name, next(self._numbers), str(adapter.folder)))
             await self._add(new)
         try:
             logprob = await self._checked_probe(new, adapter)
@@ -220,11 +216,13 @@ class EngineVllm:
 
     async def _add(self, new: _Served) -> None:
         assert new.lora is not None
-        try:
-            async with self._guarded("adapter load"):
-                await self.llm.add_lora(new.lora)
-        except (ValueError, RuntimeError) as problem:  # how vLLM reports an adapter it cannot take
-            raise UserError(f"the engine refuses adapter {new.lora.lora_name}: {problem}") from problem
+        async with self._guarded("adapter load"):
+            problem = await _outcome(self.llm.add_lora(new.lora))
+            if type(problem) is Exception:  # vLLM's bare wrapping of what its process raised
+                reason = f"the engine refuses adapter {new.lora.lora_name}: {problem}"
+                raise UserError(reason) from problem
+            if problem is not None:
+                raise problem
 
     async def _remove(self, old: _Served) -> None:
         if old.lora is not None and not self.llm.errored:
@@ -236,9 +234,7 @@ class EngineVllm:
         first, second = await self._probe(new), await self._probe(new)
         name = adapter.name if adapter else "the base model"
         if not (math.isfinite(first) and abs(first - second) <= PROBE_TOLERANCE[self.dtype]):
-            raise DataCorrupt(
-                f"adapter {name}: probe logprobs {first} and {second}; not finite or not repeatable"
-            )
+            raise DataCorrupt(f"adapter {name}: probe logprobs {first} and {second}; not finite or not repeatable")
         must_act = adapter is not None and adapter.max_abs_b >= ACTS_ABOVE_B and self.dtype == "float32"
         if must_act and first == self._base_probe:
             raise DataCorrupt(f"adapter {name}: loaded, but the policy is still the base model's")
@@ -258,6 +254,16 @@ class EngineVllm:
         output = await self._run(served, prompt + answer, [probe_frame()], params)
         positions = zip(output.prompt_logprobs[-len(answer) :], answer, strict=True)
         return float(sum(position[token].logprob for position, token in positions))
+
+
+async def _outcome(call: Coroutine[Any, Any, Any]) -> BaseException | None:
+    """What a call raised."""
+    task = asyncio.ensure_future(call)
+    try:
+        await asyncio.wait({task})
+    finally:
+        task.cancel()
+    return task.exception()
 
 
 def engine_args(config: Config, base: BaseModel, seed: int) -> dict[str, Any]:

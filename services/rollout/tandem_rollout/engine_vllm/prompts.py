@@ -67,9 +67,7 @@ class PromptBuilder:
             },
         }
 
-    def _assemble(
-        self, prompt_ids: Sequence[int], frames: Sequence[Frame]
-    ) -> tuple[tuple[int, ...], list[int]]:
+    def _assemble(self, prompt_ids: Sequence[int], frames: Sequence[Frame]) -> tuple[tuple[int, ...], list[int]]:
         """Expanded ids, and where each image's ids start."""
         if prompt_ids.count(self.pad) != len(frames):
             raise ValueError(f"{prompt_ids.count(self.pad)} image placeholders for {len(frames)} images")
@@ -96,9 +94,7 @@ class PromptBuilder:
         """The processed image, or None where the engine's process has it already."""
         layout, cache = self._layout(frame), self.renderer.mm_processor_cache
         if cache.is_cached_item(layout.hash):
-            return cache.get_and_update_item(None, layout.hash)[
-                0
-            ]  # also marks it as used lately, on both sides
+            return cache.get_and_update_item(None, layout.hash)[0]  # also marks it as used lately, on both sides
         return cache.get_and_update_item((self._render(frame), []), layout.hash)[0]
 
     def _render(self, frame: Frame) -> Any:

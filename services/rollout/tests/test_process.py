@@ -1,0 +1,103 @@
+"""`python -m tandem_rollout` as a process of its own: how it starts, what it says, how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import pytest
+import yaml
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from tandem.rpc.clients import RolloutClient
+from tandem.types import AdapterRef, ContextPolicy, RolloutTask, Sampling, StopReason, Unavailable
+from tandem_rollout.base_model import BaseModel
+
+TASK = RolloutTask("maze2d:tiny", tuple(range(8)), 4, 0, Sampling(max_tokens=5), ContextPolicy(1), 14, 0)
+
+
+def recipe(folder: Path, model: str | Path) -> Path:
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump({"model": {"path": str(model)}, "env": {"window": 1}}))
+    return path
+
+
+@asynccontextmanager
+async def service(*arguments: str | Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "tandem_rollout",
+        *map(str, arguments),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.wait()
+
+
+def engine_of(pid: int) -> int:
+    """The process id of vLLM's engine among a process's children."""
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and (entry / "stat").exists():
+            name, _, rest = (entry / "stat").read_text().rpartition(")")
+            if int(rest.split()[1]) == pid and "EngineCor" in name:
+                return int(entry.name)
+    raise AssertionError(f"no engine below process {pid}")
+
+
+async def health(address: str) -> int:
+    async with grpc.aio.insecure_channel(address) as channel:
+        request = health_pb2.HealthCheckRequest(service="tandem.rollout.v1.RolloutService")
+        return (await health_pb2_grpc.HealthStub(channel).Check(request, timeout=10)).status
+
+
+@pytest.mark.vllm
+async def test_serves_until_its_engine_is_killed(base: BaseModel, tmp_path: Path) -> None:
+    serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
+    async with service(recipe(tmp_path, base.path)) as process:
+        assert process.stdout is not None
+        said = json.loads(await asyncio.wait_for(process.stdout.readline(), 180))
+        assert said["service"] == "rollout"
+        client = RolloutClient(said["address"])
+        groups = [group async for group in client.rollout(TASK)]
+        assert sorted(group.seed for group in groups) == list(TASK.seeds)
+        assert (await client.load_adapter(AdapterRef(0, "", "", "", "", 0))).policy_version == 0
+        assert await health(said["address"]) == serving
+        engine = engine_of(process.pid)
+        seen = []
+        async for group in client.rollout(TASK):
+            if not seen:
+                os.kill(engine, signal.SIGKILL)
+            seen += group.trajectories
+        failed = [t for t in seen if t.stop_reason is StopReason.ENGINE_ERROR]
+        assert failed and all("dead" in t.error for t in failed)  # failed episodes are data, the stream ends in order
+        assert not (await client.status()).healthy
+        with pytest.raises(Unavailable, match="must be replaced"):
+            await anext(client.rollout(TASK))
+        assert await health(said["address"]) == not_serving
+        await client.close()
+        process.send_signal(signal.SIGTERM)
+        assert await asyncio.wait_for(process.wait(), 60) == 0
+        assert await process.stdout.read() == b""  # one line, nothing else
+
+
+@pytest.mark.parametrize("missing", ["model", "recipe"])
+async def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, missing: str) -> None:
+    path = recipe(tmp_path, tmp_path / "no-model") if missing == "model" else tmp_path / "no-recipe.yaml"
+    async with service(path) as process:
+        out, err = await asyncio.wait_for(process.communicate(), 120)
+    assert process.returncode == 2 and out == b""
+    lines = err.decode().strip().splitlines()
+    assert len(lines) == 1 and lines[0].startswith("tandem_rollout: ") and f"no-{missing}" in lines[0]
