@@ -16,8 +16,10 @@ SERVICES := rollout learner checkpoint-manager controller
 CODE := libs services scripts requirements tests conftest.py
 UNIT := libs/tests services tests/unit
 
-# What a run of the demo looks at when it has four minutes: ten mazes, a few steps.
-QUICK_OVERRIDES := run.name=demo-quick run.steps=4 eval.fixed=10 eval.heldout=0 eval.samples=0
+# Each demo is a run of its own, below runs/.
+DEMO := run.name=demo-$(shell date +%Y%m%d-%H%M%S)
+# With QUICK=1 it has four minutes: a few steps, looked at on ten mazes.
+QUICK_OVERRIDES := run.steps=4 eval.fixed=10 eval.heldout=0 eval.samples=0
 
 .PHONY: help
 help:  ## list the commands
@@ -68,7 +70,7 @@ pins: install  ## resolve requirements/*.in into pinned requirements/*.txt
 
 .PHONY: demo
 demo: install  ## train the tiny model on mazes, on this machine: the main job (QUICK=1: a short one)
-	$(VENV)/bin/tandem train deploy/recipes/maze2d-cpu.yaml $(if $(QUICK),$(QUICK_OVERRIDES)) $(ARGS)
+	$(VENV)/bin/tandem train deploy/recipes/maze2d-cpu.yaml $(DEMO) $(if $(QUICK),$(QUICK_OVERRIDES)) $(ARGS)
 
 .PHONY: bench
 bench: install  ## measure: figures, not tests
@@ -94,12 +96,13 @@ test-e2e: install  ## training with real vLLM, Ray and all services
 	$(PY) -m pytest tests/e2e $(ARGS)
 
 .PHONY: lint
-lint: install proto-check type  ## style, types, who may import whom, house rules, protos, Dockerfiles
+lint: install  ## style, who may import whom, house rules, Dockerfiles, protos, types
 	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/ruff format --check $(CODE)
 	$(VENV)/bin/lint-imports --no-logo
 	$(PY) scripts/house_rules.py
 	$(VENV)/bin/hadolint docker/*.Dockerfile
+	@$(MAKE) --no-print-directory proto-check type
 
 .PHONY: type
 type: install  ## types, by pyright
