@@ -63,8 +63,10 @@ system-deps:  ## Debian, root: install the programs that some tests use
 	@scripts/system_deps.sh
 
 .PHONY: pins
-pins: install  ## resolve requirements/*.in into pinned requirements/*.txt
-	$(PY) scripts/pins.py $(PROFILE) $(VENV)/shims
+pins:  ## resolve requirements/*.in of PROFILE into pinned requirements/*.txt, installing nothing
+	@[[ -x $(PY) ]] || { echo 'pins: needs the pip of $(VENV): make install' >&2; exit 2; }
+	@$(PY) requirements/shims/build.py build/shims >/dev/null
+	$(PY) scripts/pins.py $(PROFILE) build/shims
 
 # -- run -------------------------------------------------------------------------------------------------------------------------
 
