@@ -27,7 +27,7 @@ from tandem.runtime import deadline
 from tandem.types import DataCorrupt, FinishReason, Sampling, Unavailable, UserError
 from tandem_rollout.base_model import BaseModel
 from tandem_rollout.engine import Completion, ContextFull, Frame, LocalAdapter
-from tandem_rollout.engine_vllm.inside import FORBIDDEN_KEY, ForbidTokens
+from tandem_rollout.engine_vllm.mask import FORBIDDEN_KEY, ForbidTokens
 from tandem_rollout.engine_vllm.prompts import PromptBuilder
 
 log = get_logger(__name__)
@@ -300,6 +300,7 @@ def engine_args(config: Config, base: BaseModel, seed: int) -> dict[str, Any]:
             "block_size": 32,
             "kv_cache_memory_bytes": int(engine.kv_cache_gib * 2**30),
             "mm_processor_cache_gb": 0.5,
+            "worker_cls": "tandem_rollout.engine_vllm.cpu.CpuWorker",
         }
     return {**shared, "gpu_memory_utilization": engine.gpu_memory_utilization, "enable_sleep_mode": True}
 

@@ -23,6 +23,7 @@ from tandem_rollout.engine import Frame
 from tandem_rollout.lru import LRU
 
 LAYOUTS = 65_536  # images whose layout is remembered: about 1 kB each
+RENDERED = 64  # images whose tensors wait here between `expand` and `build`
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,7 @@ class PromptBuilder:
         self.renderer = llm.renderer
         self.pad = chat.image_id
         self._layouts: LRU[str, _Layout] = LRU(LAYOUTS)
+        self._tensors: LRU[str, Any] = LRU(RENDERED)
 
     def expand(self, prompt_ids: Sequence[int], frames: Sequence[Frame]) -> tuple[int, ...]:
         """Ids with each placeholder replaced by its image's. Raises ValueError where their numbers differ."""
@@ -95,10 +97,12 @@ class PromptBuilder:
         layout, cache = self._layout(frame), self.renderer.mm_processor_cache
         if cache.is_cached_item(layout.hash):
             return cache.get_and_update_item(None, layout.hash)[0]  # also marks it as used lately, on both sides
-        return cache.get_and_update_item((self._render(frame), []), layout.hash)[0]
+        if self._tensors.get(frame.sha256) is None:
+            self._render(frame)
+        return cache.get_and_update_item((self._tensors[frame.sha256], []), layout.hash)[0]
 
-    def _render(self, frame: Frame) -> Any:
-        """Have vLLM process one image; remembers its layout, returns its tensors."""
+    def _render(self, frame: Frame) -> None:
+        """Have vLLM process one image; remembers its layout and, for a while, its tensors."""
         (rendered,) = self.renderer.render_cmpl(
             [
                 {
@@ -114,4 +118,4 @@ class PromptBuilder:
             range=rendered["mm_placeholders"]["image"][0],
             hash=rendered["mm_hashes"]["image"][0],
         )
-        return rendered["mm_kwargs"]["image"][0]
+        self._tensors[frame.sha256] = rendered["mm_kwargs"]["image"][0]

@@ -1,4 +1,4 @@
-"""What runs in vLLM's own process: the mask over the vocabulary, and LoRA on CPU without copying weights."""
+"""vLLM's worker on CPU, in vLLM's own process: LoRA without copying weights, seeds that survive chunked prompts."""
 
 from __future__ import annotations
 
@@ -7,33 +7,8 @@ from typing import Any
 import torch
 from vllm.lora.punica_wrapper.punica_cpu import PunicaWrapperCPU
 from vllm.platforms import current_platform
-from vllm.v1.sample.logits_processor import LogitsProcessor
-
-FORBIDDEN_KEY = "tandem_forbidden_token_ids"
-
-
-class ForbidTokens(LogitsProcessor):
-    """Sets the logits of ids that must never be sampled to -inf, for the whole batch at once.
-
-    It runs before temperature and softmax, so that greedy and sampled draws never pick one and the processed
-    logprobs are normalised without them, as the learner's are. It is one index_fill a step, where a logit
-    bias costs Python time for each request.
-    """
-
-    def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
-        forbidden = vllm_config.additional_config[FORBIDDEN_KEY]
-        self.forbidden = torch.tensor(forbidden, dtype=torch.int64, device=device)  # [F]
-
-    def apply(self, logits: torch.Tensor) -> torch.Tensor:
-        """logits float32 [requests, vocabulary], changed in place."""
-        return logits.index_fill_(-1, self.forbidden, float("-inf"))
-
-    def is_argmax_invariant(self) -> bool:
-        """A forbidden id may be the argmax: greedy decoding needs this, too."""
-        return False
-
-    def update_state(self, batch_update: Any) -> None:
-        """Nothing is kept per request."""
+from vllm.v1.worker.cpu_model_runner import CPUModelRunner
+from vllm.v1.worker.cpu_worker import CPUWorker
 
 
 class SegmentedLora(PunicaWrapperCPU):
@@ -78,8 +53,29 @@ class SegmentedLora(PunicaWrapperCPU):
                 offset += size
 
 
-def register() -> None:
-    """vLLM's plug-in hook (entry point `vllm.general_plugins`), called in each of its processes."""
-    if current_platform.is_cpu():
+class SeededRunner(CPUModelRunner):
+    """Where a prompt is computed in parts, vLLM draws a token after each part and throws it away. It then winds a
+    seeded generator back by an operation that CPU generators lack, which ends the engine. Starting such a generator
+    again from its seed is the same here: nothing has been drawn from it that counts."""
+
+    def _bookkeeping_sync(self, *args: Any, **kwargs: Any) -> Any:
+        generators = self.input_batch.generators
+        thrown_away = self.discard_request_mask.np[: self.input_batch.num_reqs].nonzero()[0].tolist()
+        aside = {row: generators.pop(row) for row in thrown_away if row in generators}
+        for generator in aside.values():
+            generator.manual_seed(generator.initial_seed())
+        try:
+            return super()._bookkeeping_sync(*args, **kwargs)
+        finally:
+            generators.update(aside)
+
+
+class CpuWorker(CPUWorker):
+    """vLLM's CPU worker with the LoRA operators and the runner above. vLLM gives both no other place to be named."""
+
+    def init_device(self) -> None:
+        """Before the model is loaded."""
+        super().init_device()
+        self.model_runner.__class__ = SeededRunner
         name = f"{SegmentedLora.__module__}.{SegmentedLora.__qualname__}"
-        type(current_platform).get_punica_wrapper = classmethod(lambda cls: name)  # pyright: ignore[reportAttributeAccessIssue]
+        type(current_platform).get_punica_wrapper = classmethod(lambda cls: name)  # type: ignore[method-assign]
