@@ -18,6 +18,7 @@ OBJECT_STORE_BYTES = 128 * 2**20  # trajectories and weights travel by gRPC: Ray
 def _quiet() -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_worker_niceness", "0")  # Ray's 15 starves the services on a machine that does other work
 
 
 @contextmanager

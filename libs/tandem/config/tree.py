@@ -162,10 +162,6 @@ class EvalConfig(Section):
     every: NonNegative = Field(
         default=0, description="Steps between greedy evaluations of the fixed set; 0: only before and after."
     )
-    stop_at: Share = Field(
-        default=1.0,
-        description="Training ends early once this greedy solve rate is reached twice in a row; 1.0: never early.",
-    )
 
 
 class ObsConfig(Section):

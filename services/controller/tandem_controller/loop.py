@@ -20,7 +20,7 @@ from tandem.config import Config
 from tandem.envs import tasks
 from tandem.rpc.clients import CheckpointClient, LearnerClient
 from tandem.types import AdapterRef, ContextPolicy, PublishKind, RolloutTask, Sampling, TrajectoryGroup
-from tandem_controller.evaluate import Suite, evaluate
+from tandem_controller.evaluate import fixed_greedy
 from tandem_controller.fleet import Fleet
 from tandem_controller.progress import Progress
 from tandem_controller.run_dir import RunDir
@@ -78,27 +78,23 @@ async def start(services: Services, config: Config, version: int) -> Position:
 async def train(
     services: Services, config: Config, run: RunDir, position: Position, progress: Progress, stop: asyncio.Event
 ) -> Position:
-    """Make policy versions until `run.steps`, an early end by `eval.stop_at`, or `stop`; then the state is saved."""
-    good = 0
+    """Make policy versions until `run.steps` or `stop`; the training state of the last one is saved in any case."""
+    saved = position
     while position.version < config.run.steps and not stop.is_set():
         watch = Stopwatch()
         position, row = await step(services, config, position, progress, watch)
-        last = position.version == config.run.steps or stop.is_set()
-        if config.eval.every and (position.version % config.eval.every == 0):
+        if config.eval.every and position.version % config.eval.every == 0:
             with watch.phase("eval"):
-                suite = Suite("fixed greedy", "fixed", config.eval.fixed, 1, 0.0)
-                result, _ = (await evaluate(services.fleet, config, position.version, [suite]))[suite.name]
-            row["eval_solve_rate"] = result.rate
-            good = good + 1 if result.rate >= config.eval.stop_at else 0
-        done = last or good >= 2
-        if done or position.version % config.checkpoint.state_every == 0:
+                row["eval_solve_rate"] = await fixed_greedy(services.fleet, config, position.version)
+        if position.version % config.checkpoint.state_every == 0:
             with watch.phase("save"):
                 await save(services, position)
+            saved = position
         row |= {f"seconds/{name}": seconds for name, seconds in watch.seconds.items()}
         run.log(row)
         progress.step(row)
-        if done:
-            break
+    if saved != position:
+        await save(services, position)
     return position
 
 

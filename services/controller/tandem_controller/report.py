@@ -16,7 +16,7 @@ from rich.table import Table
 from tandem.config import Config
 from tandem.envs import make
 from tandem.types import Trajectory, TrajectoryGroup
-from tandem_controller.evaluate import SuiteResult
+from tandem_controller.evaluate import FIXED_GREEDY, SuiteResult
 from tandem_controller.run_dir import RunDir, write_json
 
 matplotlib.use("Agg")
@@ -31,19 +31,17 @@ def print_suites(console: Console, title: str, results: Results) -> None:
     if not results:
         return
     table = Table(title=f"solve rate {title}", title_justify="left")
-    for column in ("suite", "solved", "rate", "95% interval", "turns", "unparsed", "failed"):
-        table.add_column(column, justify="left" if column == "suite" else "right")
+    for column in ("suite", "solved", "rate", "95% interval", "turns", "unparsed"):
+        table.add_column(column, justify="left" if column == "suite" else "right", no_wrap=True)
     for row, _ in results.values():
         interval = f"{row.low:.1%} .. {row.high:.1%}"
-        figures = (
-            f"{row.solved}/{row.episodes}",
-            f"{row.rate:.1%}",
-            interval,
-            f"{row.mean_turns:.1f}",
-            f"{row.parse_failures:.1%}",
-        )
-        table.add_row(row.suite, *figures, str(row.failed_episodes))
+        shares = (f"{row.rate:.1%}", interval, f"{row.mean_turns:.1f}", f"{row.parse_failures:.1%}")
+        table.add_row(row.suite, f"{row.solved}/{row.episodes}", *shares)
     console.print(table)
+    if failed := sum(row.failed_episodes for row, _ in results.values()):
+        console.print(
+            f"{failed} of these episodes failed in engine or environment and count as unsolved", highlight=False
+        )
 
 
 def print_phases(console: Console, run: RunDir, seconds: Mapping[str, float]) -> None:
@@ -70,13 +68,14 @@ def write(run: RunDir, config: Config, before: Results, after: Results, seconds:
         "steps": len(run.rows()),
     }
     write_json(run.path / "report.json", report)
-    learning_curve(run.rows(), run.path / "learning-curve.png")
+    start = before[FIXED_GREEDY][0].rate if FIXED_GREEDY in before else None
+    learning_curve(run.rows(), start, run.path / "learning-curve.png")
     if pair := _learned(before, after):
         animation(config, *pair, run.path / "before-after.gif")
 
 
-def learning_curve(rows: list[dict], path: Path) -> None:
-    """Sampled solve rate of the training tasks, and greedy solve rate of the fixed set, against steps."""
+def learning_curve(rows: list[dict], start: float | None, path: Path) -> None:
+    """Sampled solve rate of the training tasks, and greedy of the fixed set (`start`: before training), over steps."""
     figure, axes = pyplot.subplots(figsize=(7, 4), dpi=120)
     axes.plot(
         [row["version"] for row in rows],
@@ -84,7 +83,8 @@ def learning_curve(rows: list[dict], path: Path) -> None:
         label="training tasks, sampled",
         alpha=0.6,
     )
-    points = [(row["version"], row["eval_solve_rate"]) for row in rows if "eval_solve_rate" in row]
+    points = [] if start is None else [(0, start)]
+    points += [(row["version"], row["eval_solve_rate"]) for row in rows if "eval_solve_rate" in row]
     if points:
         axes.plot(*zip(*points, strict=True), "o-", label="fixed set, greedy")
     axes.axhline(0.95, color="grey", linewidth=0.8, linestyle="--", label="95%")
@@ -124,12 +124,12 @@ def replay(config: Config, seed: int, trajectory: Trajectory) -> list[NDArray[np
 
 def _learned(before: Results, after: Results) -> tuple[int, Trajectory, Trajectory] | None:
     """The longest episode that was failed before and is solved after, with its seed."""
-    if "fixed greedy" not in before or "fixed greedy" not in after:
+    if FIXED_GREEDY not in before or FIXED_GREEDY not in after:
         return None
-    failed = {g.seed: g.trajectories[0] for g in before["fixed greedy"][1] if not g.trajectories[0].solved}
+    failed = {g.seed: g.trajectories[0] for g in before[FIXED_GREEDY][1] if not g.trajectories[0].solved}
     pairs = [
         (g.seed, failed[g.seed], g.trajectories[0])
-        for g in after["fixed greedy"][1]
+        for g in after[FIXED_GREEDY][1]
         if g.seed in failed and g.trajectories[0].solved
     ]
     return max(pairs, key=lambda pair: len(pair[2].turns), default=None)
