@@ -8,9 +8,7 @@ from torch import Tensor
 EPS = 1e-6  # beside the standard deviation, outside its root
 
 
-def group_advantages(
-    returns: Tensor, valid: Tensor, *, normalize_std: bool = True
-) -> tuple[Tensor, dict[str, float]]:
+def group_advantages(returns: Tensor, valid: Tensor, *, normalize_std: bool = True) -> tuple[Tensor, dict[str, float]]:
     """GRPO's advantages: the return centred in its group, over the group's standard deviation.
 
         A_i = (R_i - mean(R)) / (std(R) + 1e-6)        std with ddof = 1
@@ -28,9 +26,7 @@ def group_advantages(
     """
     if returns.numel() == 0:
         return returns.float(), _describe(returns.float())
-    values = torch.where(
-        valid, returns.double(), 0.0
-    )  # double: a mean of equal numbers should be that number
+    values = torch.where(valid, returns.double(), 0.0)  # double: a mean of equal numbers should be that number
     count = valid.sum(dim=1, keepdim=True)  # [G, 1]
     mean = values.sum(dim=1, keepdim=True) / count.clamp(min=1)
     centred = torch.where(valid, values - mean, 0.0)

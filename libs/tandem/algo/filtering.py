@@ -25,9 +25,7 @@ def select_groups(
     Metrics: `groups_used`, `groups_dropped`, `trajectories`, `trajectories_failed`, and over trajectories
     that did not fail `solve_rate`, `return_mean`, `turns_mean`.
     """
-    kept = tuple(
-        group for group in groups if has_signal(group) or (not drop_zero_variance and valid_members(group))
-    )
+    kept = tuple(group for group in groups if has_signal(group) or (not drop_zero_variance and valid_members(group)))
     valid = [trajectory for group in groups for trajectory in valid_members(group)]
     total = sum(len(group.trajectories) for group in groups)
     count = max(len(valid), 1)

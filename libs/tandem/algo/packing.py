@@ -74,9 +74,7 @@ def merge_turns(turns: Sequence[Turn]) -> list[tuple[TrainSequence, tuple[float,
     return [(sequence, values) for sequence, values in found if sequence.spans]
 
 
-def pack(
-    trajectories: Sequence[Sequence[Turn]], advantages: Sequence[float]
-) -> tuple[Packed, dict[str, float]]:
+def pack(trajectories: Sequence[Sequence[Turn]], advantages: Sequence[float]) -> tuple[Packed, dict[str, float]]:
     """Merge and deduplicate the turns of trajectories; `advantages` holds one number per trajectory.
 
     Metrics: `tokens` (sampled, all occurrences), `rows_total`, `rows_unique`, `row_tokens` (of distinct
@@ -87,9 +85,7 @@ def pack(
         for sequence, logprobs in merge_turns(turns):
             rows.setdefault(sequence, []).append((logprobs, advantage))
     occurrences = tuple(
-        Occurrences(
-            torch.tensor([logprobs for logprobs, _ in found]), torch.tensor([value for _, value in found])
-        )
+        Occurrences(torch.tensor([logprobs for logprobs, _ in found]), torch.tensor([value for _, value in found]))
         for found in rows.values()
     )
     tokens = sum(item.rollout_logprobs.numel() for item in occurrences)

@@ -49,11 +49,7 @@ def attach_lora(model: PreTrainedModel, lora: LoraConfig, *, seed: int) -> peft.
 
 def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The trainable parameters by their names in adapter_model.safetensors, sorted by name."""
-    found = {
-        PREFIX + name.replace(f".{ADAPTER}.", "."): p
-        for name, p in model.named_parameters()
-        if p.requires_grad
-    }
+    found = {PREFIX + name.replace(f".{ADAPTER}.", "."): p for name, p in model.named_parameters() if p.requires_grad}
     return dict(sorted(found.items()))
 
 
@@ -76,12 +72,9 @@ def _check_reach(model: nn.Module, lora: LoraConfig) -> None:
     for name in trained:
         if not name.startswith(("model.language_model.layers.", "model.visual.")) or ".patch_embed." in name:
             raise UserError(
-                f"{where} reaches {name}: only linear layers of decoder layers and vision tower can be "
-                "trained"
+                f"{where} reaches {name}: only linear layers of decoder layers and vision tower can be trained"
             )
     vision = any(name.startswith("model.visual.") for name in trained)
     if vision != lora.vision:
         reach = "reaches" if vision else "does not reach"
-        raise UserError(
-            f"{where} {reach} the vision tower, but learner.lora.vision is {lora.vision}; make them agree"
-        )
+        raise UserError(f"{where} {reach} the vision tower, but learner.lora.vision is {lora.vision}; make them agree")

@@ -106,9 +106,7 @@ def sequence_logprobs(
     """
     encoded = None
     if images is not None and batch.image_tokens.numel():
-        pooled, *deepstack = (
-            level.index_select(0, batch.image_tokens) for level in images.leaves
-        )  # each [I, D]
+        pooled, *deepstack = (level.index_select(0, batch.image_tokens) for level in images.leaves)  # each [I, D]
         encoded = BaseModelOutputWithDeepstackFeatures(
             pooler_output=(pooled,),  # type: ignore[arg-type]
             deepstack_features=[(level,) for level in deepstack],  # type: ignore[misc]

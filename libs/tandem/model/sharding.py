@@ -78,9 +78,7 @@ def shard_policy(model: Any, mesh: DeviceMesh, *, recompute: bool) -> ShardedPol
 
 def _describe(parameter: nn.Parameter) -> ShardedParameter:
     assert isinstance(parameter, DTensor), "only sharded modules hold trainable parameters"
-    shape, offset = compute_local_shape_and_global_offset(
-        parameter.shape, parameter.device_mesh, parameter.placements
-    )
+    shape, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
     return ShardedParameter(parameter, tuple(parameter.shape), tuple(shape), tuple(offset))
 
 

@@ -94,9 +94,7 @@ def encode_images(
     token_rows: dict[str, range] = {}
     chunks: list[tuple[Tensor, ...]] = []
     start = 0
-    for chunk in _chunks(
-        names, [arrays[name].shape for name in names], processor.patch_size**2, chunk_patches
-    ):
+    for chunk in _chunks(names, [arrays[name].shape for name in names], processor.patch_size**2, chunk_patches):
         pixels, grid_thw = image_pixels(processor, [arrays[name] for name in chunk])
         chunks.append(_run(encoder, pixels, grid_thw, trainable, device))
         for name, (_, rows, columns) in zip(chunk, grid_thw.tolist(), strict=True):

@@ -4,9 +4,7 @@ from tandem.algo import select_groups, valid_members
 from tandem.types import FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
 
 
-def _trajectory(
-    member: int, reward: float, stop: StopReason = StopReason.TERMINATED, task: float = 0.0
-) -> Trajectory:
+def _trajectory(member: int, reward: float, stop: StopReason = StopReason.TERMINATED, task: float = 0.0) -> Trajectory:
     turn = Turn((1,), (2,), (-0.5,), (), 0, "", "", reward, FinishReason.STOP)
     return Trajectory(member, (turn,), stop, task)
 
@@ -44,7 +42,5 @@ def test_figures_leave_failed_trajectories_out() -> None:
 def test_valid_members() -> None:
     assert [t.member for t in valid_members(FAILED)] == [0]
     assert valid_members(LOST) == ()
-    limits = _group(
-        "limits", _trajectory(0, 0, StopReason.TURN_LIMIT), _trajectory(1, 0, StopReason.CONTEXT_LIMIT)
-    )
+    limits = _group("limits", _trajectory(0, 0, StopReason.TURN_LIMIT), _trajectory(1, 0, StopReason.CONTEXT_LIMIT))
     assert len(valid_members(limits)) == 2  # what the policy did is data, whatever came of it

@@ -1,9 +1,7 @@
 """Turns to training sequences, and their split over ranks and microbatches."""
 
-import math
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import tensor
@@ -118,13 +116,13 @@ def test_microbatches_cover_all_within_budget(lengths: list[int], budget: int) -
         assert len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= budget
 
 
-@pytest.mark.parametrize("window", [1, 2])
-def test_merging_keeps_every_sampled_token(window: int) -> None:
-    turns, ids = [], [(0,)]
-    for index in range(1, 6):
-        prompt = tuple(t for kept in ids[-window:] for t in kept) if window > 1 else (0, index)
-        turns.append(_turn(prompt, (index, index + 10)))
-        ids.append((index, index + 10))
+def test_merging_keeps_every_sampled_token() -> None:
+    """A window of two turns: every prompt holds the completion before it, and slides past the one before that."""
+    completions = [(index, index + 10) for index in range(1, 6)]
+    prompts = [(0,), *((0, 99, *before, 98) for before in completions[:-1])]
+    turns = [_turn(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
     found = merge_turns(turns)
     assert sum(sequence.completion_tokens for sequence, _ in found) == 10
-    assert math.isclose(sum(map(sum, (p for _, p in found))), sum(sum(t.rollout_logprobs) for t in turns))
+    assert [p for _, logprobs in found for p in logprobs] == [p for turn in turns for p in turn.rollout_logprobs]
+    for sequence, _ in found:
+        assert all(sequence.ids[start:stop] in completions for start, stop in sequence.spans)

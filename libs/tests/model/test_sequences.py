@@ -4,6 +4,7 @@ import io
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import peft
@@ -42,6 +43,10 @@ def chat(folder: Path) -> ChatFormat:
     return ChatFormat.load(folder)
 
 
+def _load(folder: Path) -> Any:
+    return load_model(folder)
+
+
 def _png(seed: int, height: int = 64, width: int = 64) -> bytes:
     pixels = np.random.default_rng(seed).integers(0, 255, (height, width, 3), dtype=np.uint8)
     buffer = io.BytesIO()
@@ -67,7 +72,7 @@ def _transcript(chat: ChatFormat, images: list[str], seed: int) -> TrainSequence
     return TrainSequence(ids, tuple(images), tuple(spans))
 
 
-def _encode(model, folder: Path, trainable: bool, chunk_patches: int = 10_000) -> EncodedImages:
+def _encode(model: Any, folder: Path, trainable: bool, chunk_patches: int = 10_000) -> EncodedImages:
     return encode_images(
         VisionEncoder(model.model.visual, recompute=False),
         load_processor(folder),
@@ -78,7 +83,9 @@ def _encode(model, folder: Path, trainable: bool, chunk_patches: int = 10_000) -
     )
 
 
-def _logprobs(model, chat: ChatFormat, rows: list[TrainSequence], images: EncodedImages, **settings):
+def _logprobs(
+    model: Any, chat: ChatFormat, rows: list[TrainSequence], images: EncodedImages, **settings: Any
+) -> tuple[torch.Tensor, torch.Tensor]:
     batch = build_sequences(rows, images.grids, images.token_rows, chat.image_id, chat.end_id)
     settings = {"temperature": 1.0, "forbidden": torch.tensor([], dtype=torch.int64), **settings}
     return sequence_logprobs(model, batch, images, **settings)
@@ -86,7 +93,7 @@ def _logprobs(model, chat: ChatFormat, rows: list[TrainSequence], images: Encode
 
 def test_every_turn_has_the_logprobs_of_its_own_prompt(folder: Path, chat: ChatFormat) -> None:
     """One sequence of several turns, padded beside others, gives what each turn's prompt gives alone."""
-    model = load_model(folder)
+    model = _load(folder)
     rows = [
         _transcript(chat, ["a", "wide", "b", "a"], 0),
         _transcript(chat, ["c"], 1),
@@ -95,9 +102,7 @@ def test_every_turn_has_the_logprobs_of_its_own_prompt(folder: Path, chat: ChatF
     forbidden = chat.forbidden_ids(model.get_input_embeddings().num_embeddings)
     with torch.no_grad():
         images = _encode(model, folder, trainable=False)
-        found, entropy = _logprobs(
-            model, chat, rows, images, temperature=0.7, forbidden=torch.tensor(forbidden)
-        )
+        found, entropy = _logprobs(model, chat, rows, images, temperature=0.7, forbidden=torch.tensor(forbidden))
         expected = []
         for row in rows:
             for turn, (start, stop) in enumerate(row.spans):
@@ -117,15 +122,13 @@ def test_every_turn_has_the_logprobs_of_its_own_prompt(folder: Path, chat: ChatF
 
 def test_entropy_is_of_the_allowed_tokens(folder: Path, chat: ChatFormat) -> None:
     """With all but two ids forbidden the entropy lies within ln 2."""
-    model = load_model(folder)
+    model = _load(folder)
     row = replace(_transcript(chat, ["a"], 0))
     two = sorted({row.ids[row.spans[0][0]], row.ids[row.spans[0][0] + 1]})[:2]
     vocab = model.get_input_embeddings().num_embeddings
     forbidden = torch.tensor([i for i in range(vocab) if i not in two])
     with torch.no_grad():
-        logprobs, entropy = _logprobs(
-            model, chat, [row], _encode(model, folder, trainable=False), forbidden=forbidden
-        )
+        logprobs, entropy = _logprobs(model, chat, [row], _encode(model, folder, trainable=False), forbidden=forbidden)
     assert 0 <= float(entropy.min()) <= float(entropy.max()) <= 0.6931473
     # the entropy of a two-way choice follows from the logprob of either way: H(p) = -p ln p - (1-p) ln(1-p)
     p = logprobs[0].exp()
@@ -133,15 +136,13 @@ def test_entropy_is_of_the_allowed_tokens(folder: Path, chat: ChatFormat) -> Non
 
 
 @pytest.mark.parametrize("chunk_patches", [10_000, 64])
-def test_gradient_through_the_tower_is_that_of_one_graph(
-    folder: Path, chat: ChatFormat, chunk_patches: int
-) -> None:
+def test_gradient_through_the_tower_is_that_of_one_graph(folder: Path, chat: ChatFormat, chunk_patches: int) -> None:
     """Images encoded once and cut off, two forward passes, one pass back: as if all were one graph."""
     rows = [_transcript(chat, ["a", "wide"], 0), _transcript(chat, ["a", "b"], 1)]
     lora = LoraConfig(rank=4, target_modules=BOTH, vision=True)
     gradients = []
     for cut in (True, False):
-        model = load_model(folder)
+        model = _load(folder)
         attach_lora(model, lora, seed=0)
         _randomise(model)
         images = _encode(model, folder, trainable=True, chunk_patches=chunk_patches)
@@ -181,13 +182,13 @@ def test_token_grid_is_what_the_processor_makes(folder: Path) -> None:
 
 def test_adapter_is_what_peft_reads(folder: Path, chat: ChatFormat, tmp_path: Path) -> None:
     """Our names and config make a PEFT adapter: loaded by peft, the policy is the same, and not the base's."""
-    model = load_model(folder)
+    model = _load(folder)
     settings = attach_lora(model, LoraConfig(rank=4, alpha=8, target_modules=TEXT), seed=3)
     _randomise(model)
     tensors = {name: p.detach().clone() for name, p in adapter_parameters(model).items()}
     safetensors.torch.save_file(tensors, tmp_path / "adapter_model.safetensors")
     (tmp_path / "adapter_config.json").write_text(adapter_config_json(settings))
-    base = load_model(folder)
+    base = _load(folder)
     rows = [_transcript(chat, ["a", "b"], 0)]
     with torch.no_grad():
         before = _logprobs(base, chat, rows, _encode(base, folder, trainable=False))[0]
@@ -202,7 +203,7 @@ def test_adapter_is_what_peft_reads(folder: Path, chat: ChatFormat, tmp_path: Pa
 def test_fresh_adapter_is_the_base_policy_and_the_seed_decides_it(folder: Path) -> None:
     adapters = []
     for seed in (0, 0, 1):
-        model = load_model(folder)
+        model = _load(folder)
         attach_lora(model, LoraConfig(rank=4, target_modules=TEXT), seed=seed)
         adapters.append(adapter_parameters(model))
     for name, parameter in adapters[0].items():
@@ -225,5 +226,5 @@ def test_fresh_adapter_is_the_base_policy_and_the_seed_decides_it(folder: Path) 
 )
 def test_impossible_targets_are_refused_in_one_line(folder: Path, lora: LoraConfig, said: str) -> None:
     with pytest.raises(UserError, match=said) as refused:
-        attach_lora(load_model(folder), lora, seed=0)
+        attach_lora(_load(folder), lora, seed=0)
     assert "\n" not in str(refused.value)

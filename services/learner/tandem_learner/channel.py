@@ -1,14 +1,15 @@
 """Rank 0's orders to the other ranks and their answers: bytes in the ranks' key-value store, no pickle.
 
 Between orders a follower waits on a key, outside of any collective: it may wait for days without a
-collective's timeout.
+collective's timeout, and learns at once when rank 0 is gone.
 
-    order/N          how many pieces; written after them         order/N/I   the pieces
-    answer/N/RANK    a follower's answer
+    order/N/I       pieces of order N         go/N/RANK       how many they are: written last, for each follower
+    answer/N/RANK   a follower's answer
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -16,52 +17,70 @@ import torch.distributed as dist
 from tandem.types import Unavailable
 
 PIECE_BYTES = 2**22  # the store refuses values above 8 MiB
-POLL_S = 2.0  # how long a follower's wait lasts before it looks whether it should stop
+FOREVER = timedelta(days=365)
+RELEASED = b""  # written by the side that waits itself, to end its wait
 
 
 class Channel:
-    """One end of it. Calls block: make them in a thread, one thread per client of the store."""
+    """One follower's end, or rank 0's end towards one follower. Waits block: make them in a thread."""
 
-    def __init__(self, store: dist.Store) -> None:
-        self.store = dist.PrefixStore("orders", store)
+    def __init__(self, connect: Callable[[], dist.Store], rank: int) -> None:
+        self.rank = rank  # the follower's
+        self._waits = dist.PrefixStore("orders", connect())  # a wait holds up its connection
+        self._store = dist.PrefixStore("orders", connect())
 
-    def post(self, number: int, order: bytes) -> None:
-        """Rank 0: give order `number` to all others."""
-        pieces = [order[at : at + PIECE_BYTES] for at in range(0, len(order), PIECE_BYTES)]
-        for index, piece in enumerate(pieces):
-            self.store.set(f"order/{number}/{index}", piece)  # pyright: ignore[reportArgumentType] - takes bytes
-        self.store.set(f"order/{number}", str(len(pieces)))
+    def post_pieces(self, number: int, order: bytes) -> int:
+        """Rank 0: lay order `number` down, once for all followers; returns the number of pieces."""
+        starts = range(0, len(order), PIECE_BYTES)
+        for index, start in enumerate(starts):
+            self._set(f"order/{number}/{index}", order[start : start + PIECE_BYTES])
+        return len(starts)
 
-    def await_answer(self, number: int, rank: int, timeout_s: float) -> bytes:
-        """Rank 0: a follower's answer. Raises Unavailable where it does not come in time."""
-        key = f"answer/{number}/{rank}"
-        if not self._wait(key, timeout_s):
-            raise Unavailable(f"learner rank {rank}: no answer within {timeout_s:g} s; it may be dead")
-        return self.store.get(key)
+    def go(self, number: int, pieces: int) -> None:
+        """Rank 0: have the follower take the order."""
+        self._set(f"go/{number}/{self.rank}", str(pieces).encode())
 
-    def forget(self, number: int, world_size: int) -> None:
-        """Rank 0: drop an order that all have answered."""
-        for index in range(int(self.store.get(f"order/{number}"))):
-            self.store.delete_key(f"order/{number}/{index}")
-        for key in (f"order/{number}", *(f"answer/{number}/{rank}" for rank in range(1, world_size))):
-            self.store.delete_key(key)
-
-    def poll_order(self, number: int) -> bytes | None:
-        """A follower: order `number`, or None if it is not there yet. Raises Unavailable without rank 0."""
-        if not self._wait(f"order/{number}", POLL_S):
-            return None
-        pieces = int(self.store.get(f"order/{number}"))
-        return b"".join(self.store.get(f"order/{number}/{index}") for index in range(pieces))
-
-    def answer(self, number: int, rank: int, answer: bytes) -> None:
-        """A follower: the answer to order `number`."""
-        self.store.set(f"answer/{number}/{rank}", answer)  # pyright: ignore[reportArgumentType] - takes bytes
-
-    def _wait(self, key: str, timeout_s: float) -> bool:
+    def await_answer(self, number: int, timeout_s: float) -> bytes:
+        """Rank 0: the follower's answer, or RELEASED. Raises Unavailable where it does not come in time."""
         try:
-            self.store.wait([key], timedelta(seconds=timeout_s))
-        except dist.DistStoreError:
-            return False
+            return self._wait(f"answer/{number}/{self.rank}", timedelta(seconds=timeout_s))
+        except dist.DistStoreError as problem:
+            raise Unavailable(
+                f"learner rank {self.rank}: no answer within {timeout_s:g} s; it may be dead"
+            ) from problem
+
+    def release_answer(self, number: int) -> None:
+        """Rank 0: end the wait for an answer."""
+        self._set(f"answer/{number}/{self.rank}", RELEASED)
+
+    def forget(self, number: int, pieces: int) -> None:
+        """Rank 0: drop an order that all have answered, and the follower's answer."""
+        keys = [f"order/{number}/{index}" for index in range(pieces)]
+        for key in (*keys, f"go/{number}/{self.rank}", f"answer/{number}/{self.rank}"):
+            self._store.delete_key(key)
+
+    def await_order(self, number: int) -> bytes:
+        """A follower: order `number`, or RELEASED. Raises Unavailable once rank 0 is gone."""
+        try:
+            pieces = self._wait(f"go/{number}/{self.rank}", FOREVER)
+            return b"".join(self._store.get(f"order/{number}/{index}") for index in range(int(pieces or b"0")))
         except dist.DistNetworkError as problem:
             raise Unavailable(f"learner rank 0 is gone: {problem}") from problem
-        return True
+
+    def release_order(self, number: int) -> None:
+        """A follower: end its own wait. Harmless once rank 0 is gone, which has ended it already."""
+        try:
+            self._set(f"go/{number}/{self.rank}", RELEASED)
+        except dist.DistNetworkError:
+            return
+
+    def answer(self, number: int, answer: bytes) -> None:
+        """A follower: the answer to order `number`."""
+        self._set(f"answer/{number}/{self.rank}", answer)
+
+    def _wait(self, key: str, timeout: timedelta) -> bytes:
+        self._waits.wait([key], timeout)
+        return self._waits.get(key)
+
+    def _set(self, key: str, value: bytes) -> None:
+        self._store.set(key, value)  # pyright: ignore[reportArgumentType] - it takes bytes

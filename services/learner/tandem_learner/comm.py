@@ -50,9 +50,7 @@ def open_comm(config: Config, rank: int, world_size: int, store: dist.Store) -> 
     device = choose_device(config, rank)
     timeout = timedelta(seconds=config.learner.collective_timeout_s)
     if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(
-            1
-        )  # a second thread makes small models slower, several times so where cores are shared
+        torch.set_num_threads(1)  # a second thread makes small models slower, several times so where cores are shared
     try:
         dist.init_process_group(
             "nccl" if device.type == "cuda" else "gloo",
@@ -80,8 +78,7 @@ def choose_device(config: Config, rank: int) -> torch.device:
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise UserError(
-            f"cluster.gpus is {config.cluster.gpus} but learner rank {rank} finds no CUDA device; set it "
-            "to 0 for CPU"
+            f"cluster.gpus is {config.cluster.gpus} but learner rank {rank} finds no CUDA device; set it to 0 for CPU"
         )
     device = torch.device("cuda", rank % torch.cuda.device_count())
     torch.cuda.set_device(device)

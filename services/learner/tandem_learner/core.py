@@ -46,12 +46,8 @@ class LearnerCore:
         chat = ChatFormat.load(config.model.path)
         self.vocab_size: int = model.get_input_embeddings().num_embeddings
         self.forbidden = frozenset(forbidden_token_ids(chat, self.vocab_size))
-        self.adapter_config_json = adapter_config_json(
-            attach_lora(model, config.learner.lora, seed=config.run.seed)
-        )
-        self.policy = shard_policy(
-            model.to(comm.device), comm.mesh, recompute=config.learner.activation_checkpointing
-        )
+        self.adapter_config_json = adapter_config_json(attach_lora(model, config.learner.lora, seed=config.run.seed))
+        self.policy = shard_policy(model.to(comm.device), comm.mesh, recompute=config.learner.activation_checkpointing)
         self.optimizer = ShardedAdamW(self.policy.parameters, config.learner, comm)
         self.settings = UpdateSettings(
             processor=load_processor(config.model.path),
@@ -66,9 +62,7 @@ class LearnerCore:
     def status(self) -> LearnerStatus:
         """What the learner is."""
         parameters = sum(torch.Size(p.global_shape).numel() for p in self.policy.parameters.values())
-        return LearnerStatus(
-            self.version, self.comm.world_size, self.base_model, parameters, self.adapter_config_json
-        )
+        return LearnerStatus(self.version, self.comm.world_size, self.base_model, parameters, self.adapter_config_json)
 
     def image_tokens(self, png: bytes) -> int:
         """How many placeholders an image takes."""
@@ -88,13 +82,9 @@ class LearnerCore:
         phases, algo = Phases(), self.config.learner.algo
         kept, figures = select_groups(groups, drop_zero_variance=algo.drop_zero_variance)
         images = {name: png for group in kept for name, png in group.images.items()}
-        returns = torch.tensor(
-            [[t.total_return for t in group.trajectories] for group in kept], dtype=torch.float64
-        )
+        returns = torch.tensor([[t.total_return for t in group.trajectories] for group in kept], dtype=torch.float64)
         valid = torch.tensor([[not t.stop_reason.failed for t in group.trajectories] for group in kept])
-        advantages, spread = group_advantages(
-            _table(returns), _table(valid), normalize_std=algo.normalize_std
-        )
+        advantages, spread = group_advantages(_table(returns), _table(valid), normalize_std=algo.normalize_std)
         lr = self._learning_rate()
         updates: list[dict[str, float]] = []
         for part in split_contiguous([1] * len(kept), self.config.learner.minibatches):
@@ -168,8 +158,7 @@ class LearnerCore:
                 )
         if state and state.version != adapter.version:
             raise UserError(
-                f"training state is of version {state.version}, adapter of {adapter.version}; restore one "
-                "version"
+                f"training state is of version {state.version}, adapter of {adapter.version}; restore one version"
             )
         weights = read_adapter_shard(adapter, self.policy.parameters)
         moments, counters = read_state_shard(state, self.policy.parameters) if state else ({}, {})
@@ -199,9 +188,7 @@ def _combine(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     tokens = sum(update["tokens"] for update in updates)
     sums = ("tokens", "rows_total", "rows_unique", "row_tokens", "images", "skipped_updates")
     means = {
-        name: sum(u[name] * u["tokens"] for u in updates) / max(tokens, 1)
-        for name in MEANS
-        if name != "logprob_gap"
+        name: sum(u[name] * u["tokens"] for u in updates) / max(tokens, 1) for name in MEANS if name != "logprob_gap"
     }
     return {
         **{name: sum(update[name] for update in updates) for name in sums},

@@ -27,7 +27,7 @@ from tandem.types import (
     TrajectoryGroup,
     Unavailable,
 )
-from tandem_learner.channel import Channel
+from tandem_learner.channel import RELEASED, Channel
 from tandem_learner.orders import Answer, Export, Order, Restore, Stop, Train, decode_answer, encode_order
 from tandem_learner.rank import Rank
 from tandem_learner.validate import Limits, check_groups
@@ -35,11 +35,11 @@ from tandem_learner.validate import Limits, check_groups
 log = get_logger(__name__)
 T = TypeVar("T")
 REMEMBERED = 64  # requests whose answers are kept
-GRACE_S = 5.0  # beyond a rank's own deadline; longer than a follower's poll
+STOP_S = 5.0  # how long followers have to end, and what rank 0 waits beyond a rank's own deadline
 
 
 class Leader:
-    """See the module. `channels` has one channel to the store per follower, in order of rank."""
+    """See the module. `channels`: one per follower, in order of rank."""
 
     def __init__(self, rank: Rank, channels: Sequence[Channel], timeout_s: float) -> None:
         self.rank, self.channels, self.timeout_s = rank, channels, timeout_s
@@ -61,9 +61,7 @@ class Leader:
     def check_version(self, expected: int) -> None:
         """Raises StaleRequest where the learner is at another version."""
         if expected != self._status.policy_version:
-            raise StaleRequest(
-                f"learner is at version {self._status.policy_version}, the request expects {expected}"
-            )
+            raise StaleRequest(f"learner is at version {self._status.policy_version}, the request expects {expected}")
 
     async def train_step(
         self, request_id: str, expected_version: int, groups: Sequence[TrajectoryGroup]
@@ -114,17 +112,10 @@ class Leader:
 
     async def stop(self) -> None:
         """Send the other ranks home and see them off: the store they wait on ends with this process."""
-        number, self._number = self._number, self._number + 1
         if self.channels:
-            await asyncio.to_thread(self.channels[0].post, number, encode_order(Stop()))
-            loop = asyncio.get_running_loop()
-            waits = (
-                partial(channel.await_answer, number, index + 1, GRACE_S)
-                for index, channel in enumerate(self.channels)
-            )
-            await asyncio.gather(
-                *(loop.run_in_executor(self._threads, wait) for wait in waits), return_exceptions=True
-            )
+            number, _ = await self._post(Stop())
+            waits = [self._answer(number, channel, STOP_S) for channel in self.channels]
+            await asyncio.gather(*waits, return_exceptions=True)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _limits(self, version: int) -> Limits:
@@ -166,20 +157,33 @@ class Leader:
 
         A Restore waits for all: nobody hangs in it, and where all refuse alike nothing has changed.
         """
-        number, self._number = self._number, self._number + 1
-        if self.channels:
-            await asyncio.to_thread(self.channels[0].post, number, encode_order(order))
-        ranks = [self._own(order), *(self._answer(number, index) for index in range(len(self.channels)))]
-        async with deadline(self.timeout_s + GRACE_S, f"learner: {type(order).__name__} on all ranks"):
-            answers = await asyncio.gather(*ranks, return_exceptions=isinstance(order, Restore))
+        number, pieces = await self._post(order)
+        others = [self._answer(number, channel, self.timeout_s) for channel in self.channels]
+        try:
+            async with deadline(self.timeout_s + STOP_S, f"learner: {type(order).__name__} on all ranks"):
+                answers = await asyncio.gather(self._own(order), *others, return_exceptions=isinstance(order, Restore))
+        except TandemError:
+            for channel in self.channels:
+                channel.release_answer(number)
+            raise
         problems = [answer for answer in answers if isinstance(answer, BaseException)]
         if problems:
             if len(problems) < len(answers):
                 self._broken = str(problems[0])
             raise problems[0]
-        if self.channels:
-            await asyncio.to_thread(self.channels[0].forget, number, len(self.channels) + 1)
+        for channel in self.channels:
+            channel.forget(number, pieces)
         return [answer for answer in answers if not isinstance(answer, BaseException)]
+
+    async def _post(self, order: Order) -> tuple[int, int]:
+        """Give an order to all followers; its number and how many pieces it took."""
+        number, self._number = self._number, self._number + 1
+        if not self.channels:
+            return number, 0
+        pieces = await asyncio.to_thread(self.channels[0].post_pieces, number, encode_order(order))
+        for channel in self.channels:
+            channel.go(number, pieces)
+        return number, pieces
 
     async def _own(self, order: Order) -> Answer:
         try:
@@ -187,6 +191,7 @@ class Leader:
         except RuntimeError as problem:  # torch's: a lost peer, no memory
             raise Unavailable(f"learner rank 0: {type(order).__name__} failed: {problem}") from problem
 
-    async def _answer(self, number: int, index: int) -> Answer:
-        wait = partial(self.channels[index].await_answer, number, index + 1, self.timeout_s)
-        return decode_answer(await asyncio.get_running_loop().run_in_executor(self._threads, wait), index + 1)
+    async def _answer(self, number: int, channel: Channel, timeout_s: float) -> Answer:
+        wait = partial(channel.await_answer, number, timeout_s)
+        data = await asyncio.get_running_loop().run_in_executor(self._threads, wait)
+        return decode_answer(data, channel.rank) if data != RELEASED else {}

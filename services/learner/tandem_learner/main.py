@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 import grpc
+import torch.distributed as dist
 
 from tandem.config import Config, load_recipe
 from tandem.obs import setup_logging
@@ -22,7 +23,7 @@ from tandem.types import TandemError, UserError
 from tandem_learner.channel import Channel
 from tandem_learner.comm import close_comm, free_rendezvous, open_comm, open_store
 from tandem_learner.core import LearnerCore
-from tandem_learner.follower import follow
+from tandem_learner.follower import Follower
 from tandem_learner.leader import Leader
 from tandem_learner.rank import Rank
 from tandem_learner.servicer import SERVICE, LearnerServicer
@@ -58,33 +59,43 @@ async def start(
     """
     if not 0 <= rank < world_size:
         raise UserError(f"learner rank {rank} of world size {world_size} cannot be")
-    thread = ThreadPoolExecutor(
-        1, "learner"
-    )  # torch's grad mode and CUDA device are per thread: all work in this one
+    thread = ThreadPoolExecutor(1, "learner")  # torch's grad mode and CUDA device are per thread: all work in this one
     core = await asyncio.get_running_loop().run_in_executor(
         thread, partial(_open, config, rank, world_size, rendezvous)
     )
 
-    def connect() -> Channel:
-        return Channel(open_store(rank, world_size, rendezvous, config.learner.collective_timeout_s))
+    def connect() -> dist.Store:
+        return open_store(rank, world_size, rendezvous, config.learner.collective_timeout_s)
 
     me = Rank(core, thread)
     if rank > 0:
-        return _follower(me, connect(), thread)
-    leader = Leader(me, [connect() for _ in range(world_size - 1)], config.learner.collective_timeout_s)
+        return _follower(Follower(me, Channel(connect, rank)), thread)
+    leader = Leader(
+        me, [Channel(connect, other) for other in range(1, world_size)], config.learner.collective_timeout_s
+    )
     return await _leader(leader, thread, host, port)
 
 
 def _open(config: Config, rank: int, world_size: int, rendezvous: str) -> LearnerCore:
     store = open_store(rank, world_size, rendezvous, config.learner.collective_timeout_s)
-    return LearnerCore(config, open_comm(config, rank, world_size, store))
+    comm = open_comm(config, rank, world_size, store)
+    try:
+        return LearnerCore(config, comm)
+    except TandemError:
+        close_comm()
+        raise
 
 
 async def _leader(leader: Leader, thread: ThreadPoolExecutor, host: str, port: int) -> RunningLearner:
     def register(server: grpc.aio.Server) -> None:
         learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(leader), server)
 
-    server: RunningServer = await serve(register, [SERVICE], host=host, port=port)
+    try:
+        server: RunningServer = await serve(register, [SERVICE], host=host, port=port)
+    except TandemError:
+        await leader.stop()
+        _leave(thread)
+        raise
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def stop() -> None:
@@ -95,11 +106,11 @@ async def _leader(leader: Leader, thread: ThreadPoolExecutor, host: str, port: i
     return RunningLearner(server.address, ended, stop)
 
 
-def _follower(rank: Rank, channel: Channel, thread: ThreadPoolExecutor) -> RunningLearner:
-    task = asyncio.create_task(follow(rank, channel))
+def _follower(follower: Follower, thread: ThreadPoolExecutor) -> RunningLearner:
+    task = asyncio.create_task(follower.follow())
 
     async def stop() -> None:
-        task.cancel()
+        await follower.stop()
         await asyncio.gather(task, return_exceptions=True)
         _leave(thread)
 
@@ -132,17 +143,13 @@ async def _run(config: Config, given: argparse.Namespace) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """python -m tandem_learner RECIPE [key=value ...] [--port N] [--rank R --rendezvous HOST:PORT]."""
-    parser = argparse.ArgumentParser(
-        "tandem_learner", description="Serve tandem.learner.v1 without Ray: one rank."
-    )
+    parser = argparse.ArgumentParser("tandem_learner", description="Serve tandem.learner.v1 without Ray: one rank.")
     parser.add_argument("recipe", help="recipe YAML")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe")
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one; rank 0 serves")
     parser.add_argument("--rank", type=int, default=0, help="of learner.world_size ranks, one process each")
-    parser.add_argument(
-        "--rendezvous", default="", help="HOST:PORT of rank 0's store, the same for all ranks"
-    )
+    parser.add_argument("--rendezvous", default="", help="HOST:PORT of rank 0's store, the same for all ranks")
     given = parser.parse_intermixed_args(arguments)
     try:
         config = load_recipe(given.recipe, given.overrides)

@@ -48,9 +48,7 @@ class ShardedAdamW:
         (before clipping) and `skipped_updates`.
         """
         gradients = {name: p.local_gradient for name, p in self.parameters.items() if name in self.slots}
-        squares = sum(
-            (g.double().square().sum() for g in gradients.values() if g is not None), torch.zeros(())
-        )
+        squares = sum((g.double().square().sum() for g in gradients.values() if g is not None), torch.zeros(()))
         norm = math.sqrt(self.comm.sums({"squares": float(squares)})["squares"])
         skip = not (loss_is_finite and math.isfinite(norm))
         if skip:
@@ -91,9 +89,7 @@ class ShardedAdamW:
     def load(self, moments: Mapping[str, Tensor], counters: Mapping[str, Tensor]) -> None:
         """Continue from saved moments (of this rank's shards) and counters."""
         if set(moments) != set(self.moments()):
-            raise UserError(
-                "training state: its tensors are not this learner's; use the state's own LoRA settings"
-            )
+            raise UserError("training state: its tensors are not this learner's; use the state's own LoRA settings")
         for name, slot in self.slots.items():
             state = self.optimizer.state[slot]
             for moment in MOMENTS:

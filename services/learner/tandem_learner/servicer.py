@@ -46,19 +46,13 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         )
         return pb.ExportResponse(shards=[codec.encode_shard(shard) for shard in shards])
 
-    async def Restore(
-        self, request: pb.RestoreRequest, context: grpc.aio.ServicerContext
-    ) -> pb.RestoreResponse:
+    async def Restore(self, request: pb.RestoreRequest, context: grpc.aio.ServicerContext) -> pb.RestoreResponse:
         """From published folders."""
         state = codec.decode_adapter(request.state) if request.HasField("state") else None
-        version = await self.leader.restore(
-            _id(request.request_id), codec.decode_adapter(request.adapter), state
-        )
+        version = await self.leader.restore(_id(request.request_id), codec.decode_adapter(request.adapter), state)
         return pb.RestoreResponse(policy_version=version)
 
-    async def GetStatus(
-        self, request: pb.GetStatusRequest, context: grpc.aio.ServicerContext
-    ) -> pb.GetStatusResponse:
+    async def GetStatus(self, request: pb.GetStatusRequest, context: grpc.aio.ServicerContext) -> pb.GetStatusResponse:
         """What the learner is."""
         status = self.leader.status()
         return pb.GetStatusResponse(
@@ -87,7 +81,5 @@ def _group(part: pb.TrainStepRequest) -> TrajectoryGroup:
 
 def _id(request_id: str) -> str:
     if not request_id:
-        raise UserError(
-            "the request has no request id; make one per intention and repeat it with every retry"
-        )
+        raise UserError("the request has no request id; make one per intention and repeat it with every retry")
     return request_id

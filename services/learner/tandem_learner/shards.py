@@ -75,8 +75,7 @@ def _check_names(found: set[str], wanted: set[str], ref: AdapterRef) -> None:
     if odd := sorted(found ^ wanted):
         where = "is missing" if odd[0] in wanted else "is not the learner's"
         raise UserError(
-            f"{ref.url}: tensor {odd[0]} {where} ({len(odd)} differ); use the LoRA target modules it was "
-            "made with"
+            f"{ref.url}: tensor {odd[0]} {where} ({len(odd)} differ); use the LoRA target modules it was made with"
         )
 
 

@@ -58,10 +58,7 @@ def plan_rounds(
     """
     lengths = [len(sequence.ids) for sequence in sequences]
     plans = [
-        [
-            [part.start + index for index in batch]
-            for batch in microbatches([lengths[i] for i in part], budget)
-        ]
+        [[part.start + index for index in batch] for batch in microbatches([lengths[i] for i in part], budget)]
         for part in split_contiguous(lengths, world_size)
     ]
     return plans[rank], max(len(plan) for plan in plans)
@@ -87,9 +84,7 @@ def accumulate_gradients(
     """
     mine, rounds = plan_rounds(packed.sequences, comm.rank, comm.world_size, settings.microbatch_tokens)
     with phases("vision"):
-        encoded = _encode(
-            policy, [packed.sequences[i] for batch in mine for i in batch], images, settings, comm
-        )
+        encoded = _encode(policy, [packed.sequences[i] for batch in mine for i in batch], images, settings, comm)
     sums = torch.zeros(len(MEANS), device=comm.device, dtype=torch.float64)
     largest = torch.zeros((), device=comm.device)
     with phases("forward_backward"):
@@ -106,9 +101,7 @@ def accumulate_gradients(
     with phases("vision"):
         encoded.backward()
     with phases("reduce"):
-        totals = comm.sums(
-            {**dict(zip(MEANS, sums.tolist(), strict=True)), "images": float(len(encoded.grids))}
-        )
+        totals = comm.sums({**dict(zip(MEANS, sums.tolist(), strict=True)), "images": float(len(encoded.grids))})
         gap = comm.largest({"gap": float(largest)})["gap"]
     return Tally({name: totals[name] / packed.tokens for name in MEANS}, gap, round(totals["images"]))
 
@@ -151,9 +144,7 @@ def _microbatch(
     logprobs, entropy = sequence_logprobs(
         policy.model, batch, encoded, temperature=settings.temperature, forbidden=settings.forbidden
     )  # [K] each, K distinct tokens
-    where, rollout, advantages = (
-        t.to(device) for t in gather_occurrences([packed.occurrences[i] for i in indices])
-    )
+    where, rollout, advantages = (t.to(device) for t in gather_occurrences([packed.occurrences[i] for i in indices]))
     loss, stats = clipped_policy_loss(
         logprobs[where],
         rollout,
@@ -178,9 +169,7 @@ def gather_occurrences(occurrences: Sequence[Occurrences]) -> tuple[Tensor, Tens
         where.append(torch.arange(start, start + length).repeat(count))
         start += length
     rollout = torch.cat([item.rollout_logprobs.flatten() for item in occurrences])
-    advantages = torch.cat(
-        [item.advantages.repeat_interleave(item.rollout_logprobs.shape[1]) for item in occurrences]
-    )
+    advantages = torch.cat([item.advantages.repeat_interleave(item.rollout_logprobs.shape[1]) for item in occurrences])
     return torch.cat(where), rollout, advantages
 
 

@@ -47,9 +47,7 @@ def check_groups(groups: Sequence[TrajectoryGroup], limits: Limits) -> None:
         for name, png in group.images.items():
             sizes[name] = limits.image_tokens(png)
             if hashlib.sha256(png).hexdigest() != name:
-                raise UserError(
-                    f"{where}: image {name[:12]} is not what its sha256 says; send the bytes as rendered"
-                )
+                raise UserError(f"{where}: image {name[:12]} is not what its sha256 says; send the bytes as rendered")
         for trajectory in group.trajectories:
             _check_trajectory(trajectory, sizes, limits, f"{where} member {trajectory.member}")
 
@@ -62,22 +60,18 @@ def _check_members(group: TrajectoryGroup, group_size: int, where: str) -> None:
         )
     if sorted(t.member for t in group.trajectories) != list(range(group_size)):
         raise UserError(
-            f"{where}: members are {[t.member for t in group.trajectories]}; they must be 0 to "
-            f"{group_size - 1}"
+            f"{where}: members are {[t.member for t in group.trajectories]}; they must be 0 to {group_size - 1}"
         )
     starts = {(t.turns[0].prompt_ids, t.turns[0].images) for t in group.trajectories if t.turns}
     if len(starts) > 1:
         raise UserError(
-            f"{where}: members start from {len(starts)} different observations; all must share seed "
-            f"{group.seed}"
+            f"{where}: members start from {len(starts)} different observations; all must share seed {group.seed}"
         )
 
 
 def _check_trajectory(trajectory: Trajectory, sizes: Mapping[str, int], limits: Limits, where: str) -> None:
     if not (math.isfinite(trajectory.task_reward) and math.isfinite(trajectory.total_return)):
-        raise UserError(
-            f"{where}: reward {trajectory.task_reward} or return {trajectory.total_return} is not finite"
-        )
+        raise UserError(f"{where}: reward {trajectory.task_reward} or return {trajectory.total_return} is not finite")
     for index, turn in enumerate(trajectory.turns):
         _check_turn(turn, sizes, limits, f"{where} turn {index}")
 
@@ -86,17 +80,14 @@ def _check_turn(turn: Turn, sizes: Mapping[str, int], limits: Limits, where: str
     if not math.isfinite(turn.reward):
         raise UserError(f"{where}: reward {turn.reward} is not finite")
     if len(turn.rollout_logprobs) != len(turn.completion_ids):
-        raise UserError(
-            f"{where}: {len(turn.completion_ids)} completion ids but {len(turn.rollout_logprobs)} logprobs"
-        )
+        raise UserError(f"{where}: {len(turn.completion_ids)} completion ids but {len(turn.rollout_logprobs)} logprobs")
     if not all(map(math.isfinite, turn.rollout_logprobs)):
         raise UserError(f"{where}: a rollout logprob is not finite")
     if not turn.prompt_ids:
         raise UserError(f"{where}: empty prompt")
     if max(*turn.prompt_ids, *turn.completion_ids, 0) >= limits.vocab_size:
         raise UserError(
-            f"{where}: a token id lies beyond the model's {limits.vocab_size}; rollout and learner need "
-            "the same model"
+            f"{where}: a token id lies beyond the model's {limits.vocab_size}; rollout and learner need the same model"
         )
     if banned := limits.forbidden & set(turn.completion_ids):
         raise UserError(f"{where}: the completion holds token {min(banned)}, which can never be sampled")
@@ -104,10 +95,6 @@ def _check_turn(turn: Turn, sizes: Mapping[str, int], limits: Limits, where: str
         raise UserError(f"{where}: image {missing[0][:12]} is not in the group")
     placeholders, wanted = turn.prompt_ids.count(limits.image_id), sum(sizes[name] for name in turn.images)
     if placeholders != wanted:
-        raise UserError(
-            f"{where}: {placeholders} image placeholders in the prompt, but its images take {wanted}"
-        )
+        raise UserError(f"{where}: {placeholders} image placeholders in the prompt, but its images take {wanted}")
     if turn.policy_version > limits.version:
-        raise UserError(
-            f"{where}: policy version {turn.policy_version} is newer than the learner's {limits.version}"
-        )
+        raise UserError(f"{where}: policy version {turn.policy_version} is newer than the learner's {limits.version}")

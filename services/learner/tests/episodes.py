@@ -40,9 +40,7 @@ def _play_group(
     chat: ChatFormat, seed: int, group_size: int, window: int, max_turns: int, rng: np.random.Generator
 ) -> TrajectoryGroup:
     images: dict[str, bytes] = {}
-    trajectories = tuple(
-        _play(chat, seed, member, window, max_turns, images, rng) for member in range(group_size)
-    )
+    trajectories = tuple(_play(chat, seed, member, window, max_turns, images, rng) for member in range(group_size))
     return TrajectoryGroup(f"g{seed}", "maze2d:tiny", seed, 0, trajectories, images)
 
 

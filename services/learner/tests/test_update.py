@@ -133,9 +133,7 @@ def _with_logprobs_of(core: LearnerCore, groups: list[TrajectoryGroup]) -> list[
             device=core.comm.device,
         )
         settings = core.settings
-        batch = build_sequences(
-            packed.sequences, images.grids, images.token_rows, settings.image_id, settings.pad_id
-        )
+        batch = build_sequences(packed.sequences, images.grids, images.token_rows, settings.image_id, settings.pad_id)
         with torch.no_grad():
             found, _ = sequence_logprobs(
                 core.policy.model,
@@ -149,9 +147,7 @@ def _with_logprobs_of(core: LearnerCore, groups: list[TrajectoryGroup]) -> list[
     return [
         replace(
             g,
-            trajectories=tuple(
-                replace(t, turns=tuple(fill(g, turn) for turn in t.turns)) for t in g.trajectories
-            ),
+            trajectories=tuple(replace(t, turns=tuple(fill(g, turn) for turn in t.turns)) for t in g.trajectories),
         )
         for g in groups
     ]
@@ -177,9 +173,7 @@ def test_identical_rows_once_give_the_gradient_of_all(
 
 
 @pytest.mark.parametrize("vision", [False, True])
-def test_microbatch_split_changes_nothing(
-    make_core: MakeCore, groups: list[TrajectoryGroup], vision: bool
-) -> None:
+def test_microbatch_split_changes_nothing(make_core: MakeCore, groups: list[TrajectoryGroup], vision: bool) -> None:
     lora = {"rank": 8, "alpha": 16, **({"vision": True, "target_modules": VISION} if vision else {})}
     turns, advantages = _members(groups)
     found = []
@@ -194,9 +188,7 @@ def test_recomputed_activations_change_nothing(make_core: MakeCore, groups: list
     turns, advantages = _members(groups)
     lora = {"rank": 8, "vision": True, "target_modules": VISION}
     found = [
-        _gradients(
-            make_core(learner={"lora": lora, "activation_checkpointing": on}), turns, advantages, groups
-        )
+        _gradients(make_core(learner={"lora": lora, "activation_checkpointing": on}), turns, advantages, groups)
         for on in (False, True)
     ]
     for name, gradient in found[0].items():
@@ -207,9 +199,7 @@ def test_whole_transcripts_are_one_row_each(make_core: MakeCore, tiny_model: Pat
     whole = play_groups(tiny_model, groups=2, group_size=4, window=0, max_turns=6)
     metrics = make_core().train_step(whole)
     assert metrics["rows_total"] == 8
-    assert metrics["tokens"] == sum(
-        len(turn.completion_ids) for g in whole for t in g.trajectories for turn in t.turns
-    )
+    assert metrics["tokens"] == sum(len(turn.completion_ids) for g in whole for t in g.trajectories for turn in t.turns)
 
 
 def test_failed_trajectories_teach_nothing(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
@@ -259,8 +249,7 @@ def test_loss_that_is_not_finite_skips_the_update(make_core: MakeCore, groups: l
                 replace(
                     t,
                     turns=tuple(
-                        replace(turn, rollout_logprobs=(-200.0,) * len(turn.completion_ids))
-                        for turn in t.turns
+                        replace(turn, rollout_logprobs=(-200.0,) * len(turn.completion_ids)) for turn in t.turns
                     ),
                 )
                 for t in g.trajectories
@@ -278,9 +267,7 @@ def test_loss_that_is_not_finite_skips_the_update(make_core: MakeCore, groups: l
     assert core.optimizer.skipped == 1
 
 
-def test_minibatches_make_several_updates_of_one_version(
-    make_core: MakeCore, groups: list[TrajectoryGroup]
-) -> None:
+def test_minibatches_make_several_updates_of_one_version(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
     core = make_core(learner={"minibatches": 3})
     metrics = core.train_step(groups)
     assert (core.version, metrics["updates"]) == (1, 3)
@@ -297,9 +284,7 @@ def test_gradient_is_clipped_to_the_norm(make_core: MakeCore, groups: list[Traje
     core = make_core(learner={"max_grad_norm": 1e-3})
     assert core.train_step(groups)["grad_norm"] > 1e-3
     moments = [m for name, m in core.optimizer.moments().items() if name.startswith("exp_avg/")]
-    assert float(torch.stack([m.square().sum() for m in moments]).sum().sqrt()) == pytest.approx(
-        1e-4, rel=1e-3
-    )
+    assert float(torch.stack([m.square().sum() for m in moments]).sum().sqrt()) == pytest.approx(1e-4, rel=1e-3)
 
 
 def test_bfloat16_base_keeps_a_float32_adapter(

@@ -1,0 +1,196 @@
+"""The service over real gRPC, one rank in this process."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import socket
+from collections.abc import AsyncIterator, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from episodes import play_groups
+from processes import service
+
+from tandem.config import Config
+from tandem.rpc import codec
+from tandem.rpc.clients import CheckpointClient, LearnerClient
+from tandem.rpc.gen.learner.v1 import learner_pb2 as pb
+from tandem.types import NotFound, PublishKind, StaleRequest, TrajectoryGroup, Unavailable, UserError
+from tandem_learner.comm import close_comm, open_comm, open_store
+from tandem_learner.core import LearnerCore
+from tandem_learner.leader import Leader
+from tandem_learner.main import main, start
+from tandem_learner.rank import Rank
+
+
+@pytest.fixture
+def config(tiny_model: Path, tmp_path: Path) -> Config:
+    return Config.model_validate(
+        {
+            "model": {"path": str(tiny_model)},
+            "rollout": {"group_size": 4},
+            "learner": {"lr": 1e-3, "lora": {"rank": 4}},
+            "checkpoint": {"url": str(tmp_path / "store")},
+        }
+    )
+
+
+@pytest.fixture
+async def client(config: Config) -> AsyncIterator[LearnerClient]:
+    running = await start(config)
+    client = LearnerClient(running.address)
+    yield client
+    await client.close()
+    await running.stop()
+
+
+@pytest.fixture(scope="module")
+def groups(tiny_model: Path) -> list[TrajectoryGroup]:
+    return play_groups(tiny_model, groups=3, group_size=4, window=2, max_turns=4)
+
+
+def _stream(
+    request_id: str, version: int, groups: Sequence[TrajectoryGroup], said: int | None = None
+) -> Iterator[pb.TrainStepRequest]:
+    count = len(groups) if said is None else said
+    yield pb.TrainStepRequest(header=pb.TrainStepHeader(request_id=request_id, expected_version=version, groups=count))
+    for group in groups:
+        yield pb.TrainStepRequest(group=codec.encode_group(group))
+
+
+async def _send(client: LearnerClient, stream: Iterator[pb.TrainStepRequest]) -> pb.TrainStepResponse:
+    return await client.peer.unary(client.stub.TrainStep, stream, 120)
+
+
+async def test_status_and_step(client: LearnerClient, groups: list[TrajectoryGroup]) -> None:
+    status = await client.status()
+    assert (status.policy_version, status.world_size, len(status.base_model)) == (0, 1, 64)
+    # rank 4 times inputs plus outputs, over 4 layers: q, k, v, o 96 + 96 each, gate, up 96 + 320, down 320 + 96
+    assert status.trainable_parameters == 4 * 4 * (4 * (96 + 96) + 3 * (96 + 320))
+    assert '"r": 4' in status.adapter_config_json
+    result = await client.train_step(0, groups)
+    assert result.policy_version == 1
+    assert result.metrics["groups_used"] == 3
+    assert (await client.status()).policy_version == 1
+
+
+async def test_same_request_again_is_answered_but_not_done_again(
+    client: LearnerClient, groups: list[TrajectoryGroup]
+) -> None:
+    first, at_once = await asyncio.gather(
+        _send(client, _stream("one", 0, groups)), _send(client, _stream("one", 0, groups))
+    )
+    later = await _send(client, _stream("one", 0, groups))
+    assert first == at_once == later
+    assert (await client.status()).policy_version == 1
+
+
+async def test_step_whose_caller_went_away_is_finished_and_kept(config: Config, groups: list[TrajectoryGroup]) -> None:
+    core = LearnerCore(config, open_comm(config, 0, 1, open_store(0, 1, "", 30)))
+    leader = Leader(Rank(core, ThreadPoolExecutor(1)), [], 60)
+    call = asyncio.create_task(leader.train_step("gone", 0, groups))
+    while not leader.known("gone"):
+        await asyncio.wait({call}, timeout=0.001)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    answer = await leader.train_step("gone", 0, groups)
+    assert (answer.policy_version, core.version) == (1, 1)
+    await leader.stop()
+    close_comm()
+
+
+async def test_other_version_is_stale(client: LearnerClient, groups: list[TrajectoryGroup]) -> None:
+    with pytest.raises(StaleRequest, match="at version 0, the request expects 1"):
+        await client.train_step(1, groups)
+    with pytest.raises(StaleRequest, match="at version 0"):
+        await client.export(4, PublishKind.ADAPTER, "127.0.0.1:1")
+
+
+async def test_malformed_streams_are_refused_and_change_nothing(
+    client: LearnerClient, groups: list[TrajectoryGroup]
+) -> None:
+    nan = replace(groups[0].trajectories[1].turns[0], reward=math.nan)
+    broken = replace(groups[0].trajectories[1], turns=(nan, *groups[0].trajectories[1].turns[1:]))
+    poisoned = replace(groups[0], trajectories=(groups[0].trajectories[0], broken, *groups[0].trajectories[2:]))
+    for stream, said in (
+        (_stream("cut", 0, groups, said=5), "3 groups came where the header said 5"),
+        (_stream("", 0, groups), "no request id"),
+        (iter(list(_stream("x", 0, groups))[1:]), "must begin with its header"),
+        (iter([*_stream("x", 0, groups), *_stream("x", 0, [])]), "only groups may follow"),
+        (_stream("nan", 0, [poisoned]), f"group {groups[0].group_id} member 1: reward .*not finite"),
+    ):
+        with pytest.raises(UserError, match=said):
+            await _send(client, stream)
+    assert (await client.status()).policy_version == 0
+    assert (await client.train_step(0, groups)).policy_version == 1
+
+
+async def test_export_publish_restore_round(
+    client: LearnerClient, groups: list[TrajectoryGroup], config: Config, tmp_path: Path
+) -> None:
+    """With a real checkpoint manager; and what cannot be restored is refused without harm."""
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(config.model_dump_json())  # JSON is YAML
+    async with service("tandem_checkpoint_manager", str(recipe)) as (_, address):
+        manager = CheckpointClient(address)
+        await client.train_step(0, groups)
+        status = await client.status()
+        [shard] = await client.export(1, PublishKind.ADAPTER, address)
+        assert (shard.rank, shard.world_size, shard.version) == (0, 1, 1)
+        adapter = await manager.publish(
+            PublishKind.ADAPTER,
+            1,
+            world_size=1,
+            base_model=status.base_model,
+            adapter_config_json=status.adapter_config_json,
+        )
+        await client.train_step(1, groups)
+        with pytest.raises(UserError, match="base model"):
+            await client.restore(replace(adapter, base_model="f" * 64), None)
+        with pytest.raises(UserError, match="version 5, adapter of 1"):
+            await client.restore(adapter, replace(adapter, version=5))
+        with pytest.raises(NotFound):
+            await client.restore(replace(adapter, url=f"{adapter.url}-not-there"), None)
+        assert (await client.train_step(2, groups)).policy_version == 3
+        assert await client.restore(adapter, None) == 1
+        # back at version 1 with the same weights: the same shard
+        assert await client.export(1, PublishKind.ADAPTER, address) == (shard,)
+        await manager.close()
+    with pytest.raises(Unavailable):
+        await client.export(1, PublishKind.ADAPTER, address)
+    assert (await client.train_step(1, groups)).policy_version == 2  # a failed export breaks nothing
+
+
+async def test_taken_port_is_one_clear_line_and_leaves_nothing_behind(config: Config) -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        with pytest.raises(UserError, match="taken"):
+            await start(config, port=other.getsockname()[1])
+    running = await start(config)
+    await running.stop()
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("model.path=/nowhere", "/nowhere does not exist"),
+        ("rollout.top_p=0.9", "top_p"),
+        ("learner.world_size=2", "rendezvous"),
+        ("cluster.gpus=2", "no CUDA device"),
+        ("learner.speed=3", "unknown key 'learner.speed'"),
+    ],
+)
+def test_command_line_refuses_in_one_line(
+    config: Config, tmp_path: Path, capsys: pytest.CaptureFixture[str], override: str, said: str
+) -> None:
+    recipe = tmp_path / "recipe.yaml"
+    recipe.write_text(config.model_dump_json())
+    assert main([str(recipe), override]) == 2
+    assert said in capsys.readouterr().err.splitlines()[-1]
+    assert not dist.is_initialized()
