@@ -99,6 +99,7 @@ test-e2e: install  ## training with real vLLM, Ray and all services
 
 .PHONY: lint
 lint: install  ## style, who may import whom, house rules, Dockerfiles, protos, types
+	@command -v git >/dev/null || { echo 'lint: git is missing; it lists the files to look at (Debian: sudo make system-deps)' >&2; exit 2; }
 	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/ruff format --check $(CODE)
 	$(VENV)/bin/lint-imports --no-logo
