@@ -23,8 +23,7 @@ class Follower:
     async def follow(self) -> None:
         """Obey orders until the order to stop, or until `stop`.
 
-        A failed order is answered, not raised: rank 0 decides. What torch raises (a lost peer, no memory) is
-        RuntimeError.
+        A failed order is answered, not raised: rank 0 decides.
 
         Raises:
             Unavailable: rank 0 is gone.
@@ -38,7 +37,7 @@ class Follower:
             order = decode_order(data)
             try:
                 answer = encode_answer(await self.rank.obey(order))
-            except (TandemError, RuntimeError, ValueError, OSError) as problem:
+            except (TandemError, ValueError, OSError) as problem:
                 log.warning("rank %d: %s failed: %s", self.channel.rank, type(order).__name__, problem)
                 answer = encode_problem(problem)
             await asyncio.to_thread(self.channel.answer, self._number, answer)

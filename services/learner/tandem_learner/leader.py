@@ -161,7 +161,9 @@ class Leader:
         others = [self._answer(number, channel, self.timeout_s) for channel in self.channels]
         try:
             async with deadline(self.timeout_s + STOP_S, f"learner: {type(order).__name__} on all ranks"):
-                answers = await asyncio.gather(self._own(order), *others, return_exceptions=isinstance(order, Restore))
+                answers = await asyncio.gather(
+                    self.rank.obey(order), *others, return_exceptions=isinstance(order, Restore)
+                )
         except TandemError:
             for channel in self.channels:
                 channel.release_answer(number)
@@ -184,12 +186,6 @@ class Leader:
         for channel in self.channels:
             channel.go(number, pieces)
         return number, pieces
-
-    async def _own(self, order: Order) -> Answer:
-        try:
-            return await self.rank.obey(order)
-        except RuntimeError as problem:  # torch's: a lost peer, no memory
-            raise Unavailable(f"learner rank 0: {type(order).__name__} failed: {problem}") from problem
 
     async def _answer(self, number: int, channel: Channel, timeout_s: float) -> Answer:
         wait = partial(channel.await_answer, number, timeout_s)

@@ -92,5 +92,8 @@ def decode_answer(data: bytes, rank: int) -> Answer:
         return content["answer"]
     kind = getattr(types, content["kind"], TandemError)
     known = isinstance(kind, type) and issubclass(kind, TandemError)
-    text = content["message"] if known else f"{content['kind']}: {content['message']}"
-    raise (kind if known else TandemError)(f"learner rank {rank}: {text}")
+    raise (
+        kind(content["message"])
+        if known
+        else TandemError(f"learner rank {rank}: {content['kind']}: {content['message']}")
+    )

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from tandem.rpc.clients import CheckpointClient
 from tandem.storage import CHUNK_BYTES
-from tandem.types import PublishKind, ShardRef
+from tandem.types import PublishKind, ShardRef, Unavailable
 from tandem_learner.core import LearnerCore
 from tandem_learner.orders import Answer, Export, Order, Restore, Train
 
@@ -27,7 +27,18 @@ class Rank:
         self._thread = thread
 
     async def obey(self, order: Order) -> Answer:
-        """Carry out an order; the answer is JSON: metrics, a shard's reference, or the version."""
+        """Carry out an order; the answer is JSON: metrics, a shard's reference, or the version.
+
+        Raises:
+            Unavailable: torch gave up, on a lost peer or for lack of memory. And what the order's parts raise.
+        """
+        try:
+            return await self._obey(order)
+        except RuntimeError as problem:
+            what = f"{type(order).__name__} failed: {str(problem).splitlines()[0]}"
+            raise Unavailable(f"learner rank {self.core.comm.rank}: {what}") from problem
+
+    async def _obey(self, order: Order) -> Answer:
         if isinstance(order, Train):
             return await self._run(partial(self.core.train_step, order.groups))
         if isinstance(order, Export):

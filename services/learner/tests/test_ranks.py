@@ -14,11 +14,15 @@ from episodes import play_groups
 from processes import Learner, learner, service
 from safetensors.torch import load_file
 
+from tandem.algo import pack, select_groups
 from tandem.rpc.clients import CheckpointClient
 from tandem.types import AdapterRef, PublishKind, TrajectoryGroup, Unavailable
+from tandem_learner.update import plan_rounds
 
 VISION = r".*(language_model.*\.(q_proj|v_proj|down_proj)|visual.*\.(qkv|linear_fc1|linear_fc2))"
 LORA = {"rank": 6, "alpha": 12, "vision": True, "target_modules": VISION}  # 6 rows: uneven over 4 ranks
+
+BUDGET = 200  # tokens of a microbatch
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,7 @@ def write_recipe(folder: Path, model: Path, **learner_settings: object) -> str:
         "model": {"path": str(model)},
         "run": {"dir": str(folder), "steps": 10},
         "rollout": {"group_size": 4},
-        "learner": {"lr": 1e-3, "lora": LORA, "microbatch_tokens": 300, **learner_settings},
+        "learner": {"lr": 1e-3, "lora": LORA, "microbatch_tokens": BUDGET, **learner_settings},
         "checkpoint": {"url": str(folder / "store"), "keep": 10},
     }
     path = folder / "recipe.yaml"
@@ -70,6 +74,15 @@ def _largest_difference(left: Mapping[str, torch.Tensor], right: Mapping[str, to
     return max(float((left[name] - right[name]).abs().max()) for name in left)
 
 
+def _microbatches_of(groups: Sequence[TrajectoryGroup], world_size: int) -> list[int]:
+    """How many microbatches each rank has."""
+    kept, _ = select_groups(groups, drop_zero_variance=True)
+    members = [trajectory.turns for group in kept for trajectory in group.trajectories]
+    packed, _ = pack(members, [0.0] * len(members))
+    plans = [plan_rounds(packed.sequences, rank, world_size, BUDGET) for rank in range(world_size)]
+    return [len(mine) for mine, _ in plans]
+
+
 async def _train(at: Learner, groups: Sequence[TrajectoryGroup], versions: range) -> None:
     for version in versions:
         result = await at.client.train_step(version, groups)
@@ -80,7 +93,10 @@ async def _train(at: Learner, groups: Sequence[TrajectoryGroup], versions: range
 async def test_one_and_two_ranks_agree_and_continue_each_other(tiny_model: Path, tmp_path: Path) -> None:
     """Two steps at one and at two ranks; the two ranks' state continued at one and at two ranks."""
     recipe = write_recipe(tmp_path, tiny_model)
-    groups = play_groups(tiny_model, groups=5, group_size=4, max_turns=4)
+    short = play_groups(tiny_model, groups=3, group_size=4, max_turns=4)
+    whole = play_groups(tiny_model, groups=2, group_size=4, max_turns=4, window=0, start=1000)
+    groups = [*short, *whole]
+    assert len(set(_microbatches_of(groups, 2))) == 2  # so that one rank idles through a round or two
     two, one = tmp_path / "two", tmp_path / "one"
     async with (
         service("tandem_checkpoint_manager", recipe, f"checkpoint.url={two}") as (_, address_two),

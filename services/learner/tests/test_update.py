@@ -202,6 +202,20 @@ def test_whole_transcripts_are_one_row_each(make_core: MakeCore, tiny_model: Pat
     assert metrics["tokens"] == sum(len(turn.completion_ids) for g in whole for t in g.trajectories for turn in t.turns)
 
 
+def test_text_only_groups_leave_a_trained_tower_alone(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
+    """The tower runs all the same, so that ranks with and without images meet; its gradient is zero."""
+    core = make_core(learner={"lora": {"rank": 8, "vision": True, "target_modules": VISION}})
+    image_id = core.settings.image_id
+
+    def text_only(turn: Turn) -> Turn:
+        return replace(turn, images=(), prompt_ids=tuple(token for token in turn.prompt_ids if token != image_id))
+
+    turns, advantages = _members(groups)
+    gradients = _gradients(core, [[text_only(turn) for turn in member] for member in turns], advantages, groups)
+    assert not any(gradient.any() for name, gradient in gradients.items() if ".visual." in name)
+    assert any(gradient.any() for name, gradient in gradients.items() if ".language_model." in name)
+
+
 def test_failed_trajectories_teach_nothing(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
     """A failed member changes neither its group's baseline nor the loss: as if it had not been there."""
     with_failed = [
