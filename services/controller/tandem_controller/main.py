@@ -57,7 +57,7 @@ async def _session(
         before = {} if version else await ev.evaluate(services.fleet, config, version, suites)
         report.print_suites(console, "before training", before)
         if before:
-            write_json(run.path / "eval-before.json", ev.as_json(before))
+            write_json(run.path / report.BEFORE, ev.as_json(before))
         seconds["evaluation before"] = time.monotonic() - clock
         clock = time.monotonic()
         with Progress(console, config.run.steps, position.version, config.rollout.groups_per_step) as progress:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from dataclasses import asdict
 from pathlib import Path
 
 import matplotlib
@@ -16,7 +16,7 @@ from rich.table import Table
 from tandem.config import Config
 from tandem.envs import make
 from tandem.types import Trajectory, TrajectoryGroup
-from tandem_controller.evaluate import FIXED_GREEDY, SuiteResult
+from tandem_controller.evaluate import FIXED_GREEDY, SuiteResult, as_json
 from tandem_controller.run_dir import RunDir, write_json
 
 matplotlib.use("Agg")
@@ -24,6 +24,7 @@ from matplotlib import pyplot
 
 Results = Mapping[str, tuple[SuiteResult, list[TrajectoryGroup]]]
 FRAME_MS = 350
+BEFORE = "eval-before.json"
 
 
 def print_suites(console: Console, title: str, results: Results) -> None:
@@ -59,17 +60,19 @@ def print_phases(console: Console, run: RunDir, seconds: Mapping[str, float]) ->
 
 def write(run: RunDir, config: Config, before: Results, after: Results, seconds: Mapping[str, float]) -> None:
     """report.json, learning-curve.png and, where a task was learned, before-after.gif."""
+    started = (
+        json.loads((run.path / BEFORE).read_text()) if (run.path / BEFORE).exists() else {}
+    )  # also of a resumed run
     report = {
         "run": config.run.name,
         "seed": config.run.seed,
-        "before": {name: asdict(result) for name, (result, _) in before.items()},
-        "after": {name: asdict(result) for name, (result, _) in after.items()},
+        "before": started,
+        "after": as_json(after),
         "seconds": {**seconds, **_training_phases(run)},
         "steps": len(run.rows()),
     }
     write_json(run.path / "report.json", report)
-    start = before[FIXED_GREEDY][0].rate if FIXED_GREEDY in before else None
-    learning_curve(run.rows(), start, run.path / "learning-curve.png")
+    learning_curve(run.rows(), started.get(FIXED_GREEDY, {}).get("rate"), run.path / "learning-curve.png")
     if pair := _learned(before, after):
         animation(config, *pair, run.path / "before-after.gif")
 
