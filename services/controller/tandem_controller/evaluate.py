@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from tandem.config import Config
@@ -124,6 +124,6 @@ def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, flo
     return max(0.0, (centre - spread) / (1 + zz)), min(1.0, (centre + spread) / (1 + zz))
 
 
-def as_json(results: dict[str, tuple[SuiteResult, list[TrajectoryGroup]]]) -> dict[str, dict]:
+def as_json(results: Mapping[str, tuple[SuiteResult, list[TrajectoryGroup]]]) -> dict[str, dict]:
     """The results without the episodes, by suite name."""
     return {name: asdict(result) for name, (result, _) in results.items()}
