@@ -41,9 +41,7 @@ def main() -> None:
     profile, wheels = sys.argv[1:]
     pins = resolve(wheels, "-r", str(FOLDER / f"{profile}.in"))
     if profile == "gpu" and pins["torch"].endswith("+cpu"):
-        raise SystemExit(
-            "pins: pip found a CPU build of torch; take CPU wheels out of its settings (pip config list)"
-        )
+        raise SystemExit("pins: pip found a CPU build of torch; take CPU wheels out of its settings (pip config list)")
     write(f"{profile}.txt", f"make pins PROFILE={profile}", f"base.in and {profile}.in", pins)
     if profile == "cpu":
         everything = resolve(wheels, "-r", str(FOLDER / "cpu.txt"), "-r", str(FOLDER / "dev.in"))

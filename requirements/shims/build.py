@@ -50,11 +50,7 @@ def main() -> None:
     for name, version in STUBS.items():
         print(write_wheel(out, name, version, f"Stands in for {name}, not used on a CPU.", {}))
     files = {HOOK.name: HOOK.read_bytes(), f"{HOOK.stem}.pth": f"import {HOOK.stem}\n".encode()}
-    print(
-        write_wheel(
-            out, "torchvision-cpu-ops", "1.0", "Lets torchvision be imported beside CPU torch.", files
-        )
-    )
+    print(write_wheel(out, "torchvision-cpu-ops", "1.0", "Lets torchvision be imported beside CPU torch.", files))
 
 
 if __name__ == "__main__":

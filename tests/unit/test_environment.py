@@ -13,9 +13,7 @@ CPU = version("torch").endswith("+cpu")
 
 def python(code: str) -> str:
     """Output of `code` run by a fresh interpreter, which must succeed."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -26,8 +24,7 @@ def test_hook_does_not_import_torch_at_start() -> None:
 
 def test_finding_torchvision_without_importing_it_leaves_torch_alone() -> None:
     code = (
-        "import importlib.util, sys\n"
-        "print(importlib.util.find_spec('torchvision') is not None, 'torch' in sys.modules)"
+        "import importlib.util, sys\nprint(importlib.util.find_spec('torchvision') is not None, 'torch' in sys.modules)"
     )
     assert python(code) == "True False"
 

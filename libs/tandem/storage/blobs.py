@@ -65,11 +65,7 @@ class BlobStore:
             except FileNotFoundError:
                 return ()
             return tuple(
-                sorted(
-                    item["name"].rstrip("/").rpartition("/")[2]
-                    for item in found
-                    if item["type"] == "directory"
-                )
+                sorted(item["name"].rstrip("/").rpartition("/")[2] for item in found if item["type"] == "directory")
             )
 
     def write(self, path: str, pieces: Iterable[bytes]) -> FileEntry:

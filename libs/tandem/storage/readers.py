@@ -72,9 +72,7 @@ def read_adapter(where: AdapterRef | str, cache: Path | None = None) -> Path:
 
 
 @contextmanager
-def open_tensors(
-    where: AdapterRef | str, framework: str = "numpy", cache: Path | None = None
-) -> Iterator[Any]:
+def open_tensors(where: AdapterRef | str, framework: str = "numpy", cache: Path | None = None) -> Iterator[Any]:
     """The tensors of a published folder, verified, as safetensors' `safe_open`: keys(), get_slice(name)[a:b].
 
     `framework` is "numpy", or "pt" where torch is installed. Raises as `read_adapter`.
@@ -89,9 +87,7 @@ def _open(where: AdapterRef | str) -> tuple[BlobStore, Manifest]:
     blobs = BlobStore(where if isinstance(where, str) else where.url)
     data = blobs.read(MANIFEST)
     if isinstance(where, AdapterRef) and hashlib.sha256(data).hexdigest() != where.sha256:
-        raise DataCorrupt(
-            f"{blobs.url_of(MANIFEST)}: is not the manifest of {where.name} ({where.sha256[:12]}...)"
-        )
+        raise DataCorrupt(f"{blobs.url_of(MANIFEST)}: is not the manifest of {where.name} ({where.sha256[:12]}...)")
     return blobs, parse_manifest(data, blobs.url_of(MANIFEST))
 
 

@@ -110,9 +110,7 @@ def open_shard(fd: int, ref: ShardRef, what: str) -> OpenShard:
     """
     header = read_header(fd, what)
     if SHARD_KEY not in header.metadata:
-        raise DataCorrupt(
-            f"{what}: its metadata has no '{SHARD_KEY}'; write shards with ShardMeta.to_metadata()"
-        )
+        raise DataCorrupt(f"{what}: its metadata has no '{SHARD_KEY}'; write shards with ShardMeta.to_metadata()")
     meta = parse_json(_META, header.metadata[SHARD_KEY].encode(), f"{what}: metadata '{SHARD_KEY}'")
     if meta.format != SHARD_FORMAT:
         raise DataCorrupt(f"{what}: shard format {meta.format} is not known here, only {SHARD_FORMAT}")
@@ -180,8 +178,7 @@ def _join(name: str, parts: Sequence[tuple[Block, tuple[int, ...]]], what: str) 
             )
         if other != shape:
             raise DataCorrupt(
-                f"{what}: tensor {name} is {list(shape)} in {first.shard.what} "
-                f"but {list(other)} in {block.shard.what}"
+                f"{what}: tensor {name} is {list(shape)} in {first.shard.what} but {list(other)} in {block.shard.what}"
             )
     tensor = Joined(name, first.entry.dtype, shape, tuple(block for block, _ in parts if block.entry.size))
     _check_cover(tensor, what)
@@ -200,16 +197,12 @@ def _check_cover(tensor: Joined, what: str) -> None:
         position += run.length
     items = math.prod(tensor.shape)
     if position != items * item:
-        raise DataCorrupt(
-            f"{what}: tensor {tensor.name}: element {position // item} of {items} is in no shard"
-        )
+        raise DataCorrupt(f"{what}: tensor {tensor.name}: element {position // item} of {items} is in no shard")
 
 
 def _runs(tensor: Joined) -> Iterator[Run]:
     """All runs of a tensor by their place in it; lazily, for a split by columns has one per row and block."""
-    return heapq.merge(
-        *(_block_runs(block, tensor.shape) for block in tensor.blocks), key=lambda run: run.target
-    )
+    return heapq.merge(*(_block_runs(block, tensor.shape) for block in tensor.blocks), key=lambda run: run.target)
 
 
 def _block_runs(block: Block, shape: tuple[int, ...]) -> Iterator[Run]:

@@ -66,9 +66,7 @@ class VersionStore:
             return None
         manifest = parse_manifest(data, self.blobs.url_of(f"{path}/{MANIFEST}"))
         if (manifest.kind, manifest.version) != (kind, version):
-            raise DataCorrupt(
-                f"{self.blobs.url_of(path)}/{MANIFEST}: describes {manifest.kind} v{manifest.version}"
-            )
+            raise DataCorrupt(f"{self.blobs.url_of(path)}/{MANIFEST}: describes {manifest.kind} v{manifest.version}")
         return Published(manifest.ref(self.blobs.url_of(path)), manifest)
 
     def latest(self, kind: PublishKind) -> Published | None:
@@ -202,9 +200,7 @@ class VersionStore:
         try:
             self.blobs.remove_folder(stage)
         except TandemError as problem:
-            log.warning(
-                "%s; the next start removes it", problem
-            )  # the error that led here is the one to tell
+            log.warning("%s; the next start removes it", problem)  # the error that led here is the one to tell
 
 
 def check_entry(found: FileEntry, entry: FileEntry, where: str) -> None:
@@ -212,6 +208,4 @@ def check_entry(found: FileEntry, entry: FileEntry, where: str) -> None:
     if found.size != entry.size:
         raise DataCorrupt(f"{where}: {found.size} bytes, the manifest says {entry.size}")
     if found.sha256 != entry.sha256:
-        raise DataCorrupt(
-            f"{where}: sha256 is {found.sha256[:12]}..., the manifest says {entry.sha256[:12]}..."
-        )
+        raise DataCorrupt(f"{where}: sha256 is {found.sha256[:12]}..., the manifest says {entry.sha256[:12]}...")

@@ -46,9 +46,7 @@ def opened(tmp_path: Path):
             path = tmp_path / f"rank{rank}"
             path.write_bytes(data)
             files.append(path.open("rb"))
-            ref = ShardRef(
-                PublishKind.ADAPTER, 3, rank, len(ranks), hashlib.sha256(data).hexdigest(), len(data)
-            )
+            ref = ShardRef(PublishKind.ADAPTER, 3, rank, len(ranks), hashlib.sha256(data).hexdigest(), len(data))
             shards.append(open_shard(files[-1].fileno(), ref, f"rank {rank}"))
         return shards
 

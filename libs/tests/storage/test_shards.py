@@ -46,11 +46,7 @@ def test_every_split_joins_to_the_same_tensor(opened, part, shape, axis, bounds)
 
 def test_a_grid_of_blocks_joins(opened, part) -> None:
     whole = np.arange(6 * 7, dtype=np.float32).reshape(6, 7)
-    ranks = [
-        {"w": part(whole[r : r + 3, c : c + w], (r, c), whole.shape)}
-        for r in (0, 3)
-        for c, w in ((0, 2), (2, 5))
-    ]
+    ranks = [{"w": part(whole[r : r + 3, c : c + w], (r, c), whole.shape)} for r in (0, 3) for c, w in ((0, 2), (2, 5))]
     assert np.array_equal(load(join(opened(ranks)))["w"], whole)
 
 
@@ -91,9 +87,7 @@ def test_a_hole_is_named(opened, part) -> None:
 
 
 def test_a_missing_end_is_named(opened, part) -> None:
-    refused(
-        opened([{"w": part(np.zeros((3, 2), np.float32), (0, 0), (4, 2))}]), "element 6 of 8 is in no shard"
-    )
+    refused(opened([{"w": part(np.zeros((3, 2), np.float32), (0, 0), (4, 2))}]), "element 6 of 8 is in no shard")
 
 
 def test_an_overlap_is_named(opened, part) -> None:
@@ -122,9 +116,7 @@ def test_global_shapes_must_agree(opened, part) -> None:
 
 
 def test_a_block_outside_its_tensor(opened, part) -> None:
-    with pytest.raises(
-        DataCorrupt, match=re.escape("rank 0: tensor w of shape [2, 2] at [1, 0] does not fit")
-    ):
+    with pytest.raises(DataCorrupt, match=re.escape("rank 0: tensor w of shape [2, 2] at [1, 0] does not fit")):
         opened([{"w": part(np.zeros((2, 2), np.float32), (1, 0), (2, 2))}])
 
 

@@ -37,9 +37,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 def publish(store: VersionStore, version: int, kind: PublishKind = ADAPTER, fill: float = 1.0) -> AdapterRef:
     name = "adapter_model.safetensors" if kind is ADAPTER else "training_state.safetensors"
     data = save({"w": np.full((64, 64), fill, np.float32)})
-    return store.commit(
-        kind, version, BASE, {name: [data[:100], data[100:]], "note": [b"n"]}, {"step": version}
-    )
+    return store.commit(kind, version, BASE, {name: [data[:100], data[100:]], "note": [b"n"]}, {"step": version})
 
 
 def tamper(store: VersionStore, path: str, change) -> None:
@@ -169,9 +167,7 @@ def test_recover_serves_the_newest_whole_version_where_the_latest_is_damaged(url
         latest(url)
     store.recover()
     assert latest(url).ref == good
-    assert "/adapters/v00000002/adapter_model.safetensors" in everything(
-        store
-    )  # left for a person to look at
+    assert "/adapters/v00000002/adapter_model.safetensors" in everything(store)  # left for a person to look at
 
 
 def test_a_torn_pointer(url: str) -> None:
@@ -206,9 +202,7 @@ def test_rewind_never_removes_a_training_state(url: str) -> None:
     publish(store, 10, STATE)
     publish(store, 11)
     seen = everything(store)
-    with pytest.raises(
-        UserError, match="holds training state v10, newer than v0; resume that run, or choose"
-    ):
+    with pytest.raises(UserError, match="holds training state v10, newer than v0; resume that run, or choose"):
         store.recover(rewind_to=0)
     assert everything(store) == seen
 
@@ -226,9 +220,7 @@ def test_the_cache_keeps_the_newest_few(tmp_path: Path) -> None:
     store = VersionStore(f"memory://{uuid4().hex}")
     for version in range(1, 8):
         read_adapter(publish(store, version), cache=tmp_path)
-    assert sorted(path.name[:16] for path in tmp_path.glob("*/*")) == [
-        f"tandem-v0000000{v}" for v in (4, 5, 6, 7)
-    ]
+    assert sorted(path.name[:16] for path in tmp_path.glob("*/*")) == [f"tandem-v0000000{v}" for v in (4, 5, 6, 7)]
 
 
 def test_a_damaged_cache_is_found(tmp_path: Path) -> None:

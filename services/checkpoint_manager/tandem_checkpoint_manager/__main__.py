@@ -24,9 +24,7 @@ async def _run(config: Config, host: str, port: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve until SIGINT or SIGTERM; the exit code."""
-    parser = argparse.ArgumentParser(
-        "tandem_checkpoint_manager", description="Serve tandem.checkpoint.v1 without Ray."
-    )
+    parser = argparse.ArgumentParser("tandem_checkpoint_manager", description="Serve tandem.checkpoint.v1 without Ray.")
     parser.add_argument("recipe", help="recipe YAML")
     parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe")
     parser.add_argument("--host", default="127.0.0.1")

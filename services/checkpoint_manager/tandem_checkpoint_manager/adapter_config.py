@@ -48,18 +48,14 @@ def check_adapter(plan: JoinPlan, config: dict[str, Any], what: str) -> None:
     dtype = plan.tensors[0].dtype
     for tensor in plan.tensors:
         if tensor.dtype not in DTYPES or tensor.dtype != dtype:
-            raise DataCorrupt(
-                f"{what}: tensor {tensor.name} is {tensor.dtype}; all must be {' or '.join(DTYPES)}"
-            )
+            raise DataCorrupt(f"{what}: tensor {tensor.name} is {tensor.dtype}; all must be {' or '.join(DTYPES)}")
         for own, other, axis in ((LORA_A, LORA_B, 0), (LORA_B, LORA_A, 1)):
             if not tensor.name.endswith(own):
                 continue
             if tensor.name.removesuffix(own) + other not in names:
                 raise DataCorrupt(f"{what}: tensor {tensor.name} is there without its {other[1:]}")
             # `rank_pattern` gives modules ranks of their own; peft checks those when it loads
-            if not config.get("rank_pattern") and (
-                len(tensor.shape) < 2 or tensor.shape[axis] != config["r"]
-            ):
+            if not config.get("rank_pattern") and (len(tensor.shape) < 2 or tensor.shape[axis] != config["r"]):
                 raise DataCorrupt(
                     f"{what}: tensor {tensor.name} is {list(tensor.shape)}, "
                     f"but adapter_config_json says r {config['r']}"

@@ -141,9 +141,7 @@ class CheckpointManager:
                 raise NotFound(f"store {self.store.blobs.url}: no {kind} v{version} to delete")
             latest = self.store.latest(kind)
             if latest and latest.manifest.version == version:
-                raise StaleRequest(
-                    f"{kind} v{version} is the latest and cannot be deleted; publish a newer one first"
-                )
+                raise StaleRequest(f"{kind} v{version} is the latest and cannot be deleted; publish a newer one first")
             self.store.remove(kind, version)
 
     def _publish(self, request: Request) -> AdapterRef:
@@ -162,9 +160,7 @@ class CheckpointManager:
             with self.staging.opened([staged[rank] for rank in sorted(staged)]) as shards:
                 files = _files(request, shards)
                 if not present:
-                    ref = self.store.commit(
-                        request.kind, request.version, request.base_model, files, request.metadata
-                    )
+                    ref = self.store.commit(request.kind, request.version, request.base_model, files, request.metadata)
                     log.info(
                         "published %s: %d bytes from %d shards at %s",
                         request.what,
@@ -177,9 +173,7 @@ class CheckpointManager:
             again = Manifest(request.kind, request.version, request.base_model, entries, request.metadata)
             _check_same(request, present.manifest, again)
         if latest is None or latest.manifest.version < request.version:
-            self.store.point(
-                request.kind, present.ref
-            )  # an attempt before this one came as far as the folder
+            self.store.point(request.kind, present.ref)  # an attempt before this one came as far as the folder
         return present.ref
 
     def _check_base(self, request: Request) -> None:
@@ -229,17 +223,13 @@ def _checked(
     adapter = kind is PublishKind.ADAPTER
     config = parse_adapter_config(adapter_config_json, what) if adapter else {}
     metadata = parse_object(metadata_json or "{}", f"{what}: metadata_json")
-    return Request(
-        kind, version, world_size, base_model, adapter_config_json if adapter else "", config, metadata
-    )
+    return Request(kind, version, world_size, base_model, adapter_config_json if adapter else "", config, metadata)
 
 
 def _check_complete(request: Request, staged: dict[int, ShardRef]) -> None:
     for ref in staged.values():
         if ref.world_size != request.world_size:
-            raise UserError(
-                f"{request.what}: the shards are of {ref.world_size} ranks, not of {request.world_size}"
-            )
+            raise UserError(f"{request.what}: the shards are of {ref.world_size} ranks, not of {request.world_size}")
     if missing := [rank for rank in range(request.world_size) if rank not in staged]:
         rank = f"rank {missing[0]} of {request.world_size}"
         raise UserError(f"{request.what}: no shard of {rank} has come; export again, then publish")
@@ -273,6 +263,4 @@ def _check_same(request: Request, present: Manifest, again: Manifest) -> None:
     if present.encode() == again.encode():
         return
     changed = [name for name in present.files if present.files[name] != again.files.get(name)] or ["metadata"]
-    raise UserError(
-        f"{request.what}: is published already with another {changed[0]}; publish the next version"
-    )
+    raise UserError(f"{request.what}: is published already with another {changed[0]}; publish the next version")

@@ -24,9 +24,7 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
 
     def __init__(self, manager: CheckpointManager) -> None:
         self.manager = manager
-        self._deleted: deque[str] = deque(
-            maxlen=1024
-        )  # request ids, so that a retried delete is no NOT_FOUND
+        self._deleted: deque[str] = deque(maxlen=1024)  # request ids, so that a retried delete is no NOT_FOUND
 
     async def PutShard(
         self, request_iterator: AsyncIterator[pb.PutShardRequest], context: Context
@@ -64,16 +62,12 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
         found = await asyncio.to_thread(self.manager.get, codec.decode_kind(request.kind), version)
         return pb.GetAdapterResponse(adapter=codec.encode_adapter(found.ref), metadata_json=_metadata(found))
 
-    async def ListAdapters(
-        self, request: pb.ListAdaptersRequest, context: Context
-    ) -> pb.ListAdaptersResponse:
+    async def ListAdapters(self, request: pb.ListAdaptersRequest, context: Context) -> pb.ListAdaptersResponse:
         """Oldest first."""
         found = await asyncio.to_thread(self.manager.list, codec.decode_kind(request.kind))
         return pb.ListAdaptersResponse(adapters=[codec.encode_adapter(item.ref) for item in found])
 
-    async def DeleteAdapter(
-        self, request: pb.DeleteAdapterRequest, context: Context
-    ) -> pb.DeleteAdapterResponse:
+    async def DeleteAdapter(self, request: pb.DeleteAdapterRequest, context: Context) -> pb.DeleteAdapterResponse:
         """Not the latest. Idempotent by request id."""
         if request.request_id not in self._deleted:
             await asyncio.to_thread(self.manager.delete, codec.decode_kind(request.kind), request.version)

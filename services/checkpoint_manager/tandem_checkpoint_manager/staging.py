@@ -54,9 +54,7 @@ class Receiver:
 
     def discard(self) -> None:
         """Forget what was received; harmless after the file has moved on."""
-        with suppress(
-            OSError
-        ):  # a full disk refuses the rest of the buffer once more; the file is closed all the same
+        with suppress(OSError):  # a full disk refuses the rest of the buffer once more; the file is closed all the same
             self.file.close()
         self.path.unlink(missing_ok=True)
 
@@ -113,9 +111,7 @@ class Staging:
                     digest = hashlib.file_digest(file, "sha256").hexdigest()
                 if digest != ref.sha256:
                     self._drop(ref)
-                    raise DataCorrupt(
-                        f"{shard_name(ref)}: changed in {self._path(ref)} since it came; send it again"
-                    )
+                    raise DataCorrupt(f"{shard_name(ref)}: changed in {self._path(ref)} since it came; send it again")
                 shards.append(open_shard(file.fileno(), ref, shard_name(ref)))
             yield shards
 

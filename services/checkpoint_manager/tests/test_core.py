@@ -52,9 +52,7 @@ def publish(manager: CheckpointManager, shards, version: int = 1, **more) -> Ada
     return ask(manager, version, len(shards), **more)
 
 
-def ask(
-    manager: CheckpointManager, version: int, world_size: int, kind: PublishKind = ADAPTER, **more
-) -> AdapterRef:
+def ask(manager: CheckpointManager, version: int, world_size: int, kind: PublishKind = ADAPTER, **more) -> AdapterRef:
     given = {"base_model": BASE, "adapter_config_json": CONFIG if kind is ADAPTER else "", **more}
     return manager.publish(kind, version, world_size=world_size, **given)
 
@@ -82,9 +80,7 @@ def test_shards_of_any_number_of_ranks_join_to_the_same_adapter(
 
 def test_the_number_of_ranks_does_not_show_in_what_is_published(make_tensors, make_shards, tmp_path) -> None:
     whole = make_tensors()
-    hashes = {
-        publish(CheckpointManager(str(tmp_path / str(n)), 3), make_shards(whole, n)).sha256 for n in (1, 2, 5)
-    }
+    hashes = {publish(CheckpointManager(str(tmp_path / str(n)), 3), make_shards(whole, n)).sha256 for n in (1, 2, 5)}
     assert len(hashes) == 1
 
 
@@ -93,9 +89,7 @@ def test_training_state_with_scalars(manager, make_shards, tmp_path) -> None:
         "exp_avg/w": np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32),
         "step/updates": np.array([12.0], np.float32),  # rank 0 alone has its one row
     }
-    ref = publish(
-        manager, make_shards(whole, 3, 7, kind=STATE), 7, kind=STATE, metadata_json='{"cursor": 40}'
-    )
+    ref = publish(manager, make_shards(whole, 3, 7, kind=STATE), 7, kind=STATE, metadata_json='{"cursor": 40}')
     with open_tensors(ref, cache=tmp_path / "cache") as state:
         assert set(state.keys()) == set(whole)
         assert np.array_equal(state.get_tensor("exp_avg/w"), whole["exp_avg/w"])
@@ -172,9 +166,7 @@ def test_other_world_size(manager, served, make_tensors, make_shards) -> None:
     put_all(manager, make_shards(make_tensors(1), 2, 2))
     with nothing_changes(manager, served, UserError, "the shards are of 2 ranks, not of 1"):
         ask(manager, 2, 1)
-    with nothing_changes(
-        manager, served, UserError, "shards of 2 ranks are here; delete v2 to start it anew"
-    ):
+    with nothing_changes(manager, served, UserError, "shards of 2 ranks are here; delete v2 to start it anew"):
         put_all(manager, make_shards(make_tensors(1), 1, 2))
 
 
@@ -210,23 +202,15 @@ def test_flipped_bit_in_the_spool(manager, served, make_tensors, make_shards) ->
     manager.put(sent.ref, [sent.data])
     (spooled,) = manager.staging.folder.glob("adapter-v00000002*")
     spooled.write_bytes(sent.data[:-3] + bytes([sent.data[-3] ^ 4]) + sent.data[-2:])
-    with nothing_changes(
-        manager, served, DataCorrupt, "adapter v2, rank 0 of 1: changed in .*; send it again"
-    ):
+    with nothing_changes(manager, served, DataCorrupt, "adapter v2, rank 0 of 1: changed in .*; send it again"):
         ask(manager, 2, 1)
     assert publish(manager, [sent], 2).version == 2
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("version", 3), ("kind", STATE), ("rank", 1), ("world_size", 3)]
-)
-def test_shard_that_is_not_what_it_was_sent_as(
-    manager, served, make_tensors, make_shards, field, value
-) -> None:
+@pytest.mark.parametrize(("field", "value"), [("version", 3), ("kind", STATE), ("rank", 1), ("world_size", 3)])
+def test_shard_that_is_not_what_it_was_sent_as(manager, served, make_tensors, make_shards, field, value) -> None:
     sent = make_shards(make_tensors(1), 2, 2)[0]
-    with nothing_changes(
-        manager, served, DataCorrupt, f"says {field} .*, but it was sent as {field} {value}"
-    ):
+    with nothing_changes(manager, served, DataCorrupt, f"says {field} .*, but it was sent as {field} {value}"):
         manager.put(replace(sent.ref, **{field: value}), [sent.data])
 
 
@@ -254,9 +238,7 @@ def test_wrong_dtype(manager, served, make_tensors, make_shards) -> None:
 def test_a_without_b(manager, served, make_tensors, make_shards) -> None:
     whole = {name: array for name, array in make_tensors(1).items() if "1.q_proj.lora_B" not in name}
     put_all(manager, make_shards(whole, 2, 2))
-    with nothing_changes(
-        manager, served, DataCorrupt, r"layers.1.q_proj.lora_A.weight is there without its lora_B"
-    ):
+    with nothing_changes(manager, served, DataCorrupt, r"layers.1.q_proj.lora_A.weight is there without its lora_B"):
         ask(manager, 2, 2)
 
 

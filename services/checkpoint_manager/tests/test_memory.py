@@ -59,9 +59,7 @@ def test_memory_does_not_grow_with_the_adapter(tmp_path: Path) -> None:
 
 
 def test_the_service_imports_neither_torch_nor_anything_as_heavy() -> None:
-    code = (
-        "import sys, tandem_checkpoint_manager.main, tandem_checkpoint_manager.__main__; print(*sys.modules)"
-    )
+    code = "import sys, tandem_checkpoint_manager.main, tandem_checkpoint_manager.__main__; print(*sys.modules)"
     loaded = set(run(code).split())
     assert "tandem_checkpoint_manager.core" in loaded
     assert not loaded & {"torch", "transformers", "vllm", "peft", "ray", "numpy", "pandas", "botocore"}

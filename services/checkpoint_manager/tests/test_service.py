@@ -32,9 +32,7 @@ CONFIG = json.dumps({"peft_type": "LORA", "r": 5, "lora_alpha": 8, "target_modul
 
 
 def config(tmp_path: Path, **checkpoint: object) -> Config:
-    return Config.model_validate(
-        {"model": {"path": "m"}, "checkpoint": {"url": str(tmp_path / "store"), **checkpoint}}
-    )
+    return Config.model_validate({"model": {"path": "m"}, "checkpoint": {"url": str(tmp_path / "store"), **checkpoint}})
 
 
 @pytest.fixture
