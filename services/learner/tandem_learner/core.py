@@ -92,6 +92,8 @@ class LearnerCore:
             if update := self._update([kept[i] for i in part], values, images, lr, phases):
                 updates.append(update)
         self.version += 1
+        if self.comm.device.type == "cuda":
+            torch.cuda.empty_cache()  # the engine shares the GPU and wakes next
         return {**figures, **spread, **_combine(updates), "lr": lr, **phases.metrics()}
 
     def _update(
