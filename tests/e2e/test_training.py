@@ -9,9 +9,13 @@ import time
 from pathlib import Path
 
 import pytest
+from peft import PeftModel
+
+from tandem.model.loading import load_model
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "deploy/recipes/maze2d-cpu.yaml"
+MODEL = ROOT / "models/tiny-qwen3vl"
 SMALL = [
     "run.name=e2e",
     "rollout.replicas=1",
@@ -36,7 +40,7 @@ def command(folder: Path, *more: str) -> list[str]:
         "train",
         str(RECIPE),
         f"run.dir={folder}",
-        f"model.path={ROOT}/models/tiny-qwen3vl",
+        f"model.path={MODEL}",
         *SMALL,
         *more,
     ]
@@ -64,6 +68,9 @@ def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
     }
     assert json.loads((run / "checkpoints/adapters/latest.json").read_text())["version"] == 3
     third = (run / "checkpoints/adapters/v00000003/adapter_model.safetensors").read_bytes()
+    peft_model = PeftModel.from_pretrained(load_model(MODEL), str(run / "checkpoints/adapters/v00000003"))
+    weights = {name: value for name, value in peft_model.named_parameters() if "lora_B" in name}
+    assert weights and all(bool(value.any()) for value in weights.values())  # B starts at zero: it was trained
 
     resumed = subprocess.Popen(
         command(tmp_path, "run.steps=50", "--resume"),

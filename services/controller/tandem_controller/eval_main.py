@@ -14,7 +14,7 @@ from tandem.types import AdapterRef
 from tandem_controller import evaluate as ev
 from tandem_controller import preflight, report
 from tandem_controller.fleet import Fleet
-from tandem_controller.run_dir import with_store, write_json
+from tandem_controller.run_dir import resolved, write_json
 
 
 async def run_evaluation(config: Config, adapter: str, limit: int, json_file: Path | None, console: Console) -> None:
@@ -23,7 +23,7 @@ async def run_evaluation(config: Config, adapter: str, limit: int, json_file: Pa
     Raises:
         UserError: the config or the machine cannot do it. NotFound, DataCorrupt: the adapter is missing or damaged.
     """
-    config = with_store(config)
+    config = resolved(config)
     preflight.check(config)
     ref = resolve(config, adapter)
     suites = [ev.limited(suite, limit) for suite in ev.suites(config)]

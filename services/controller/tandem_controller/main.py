@@ -18,7 +18,7 @@ from tandem_controller import preflight, report
 from tandem_controller.fleet import Fleet
 from tandem_controller.loop import Services, start, train
 from tandem_controller.progress import Progress
-from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, saved_version, with_store, write_json
+from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, resolved, saved_version, write_json
 
 
 def run_training(config: Config, resume: bool, console: Console) -> RunDir:
@@ -28,7 +28,7 @@ def run_training(config: Config, resume: bool, console: Console) -> RunDir:
         UserError: the config, the machine or the store cannot do it; the run directory is untouched then.
     """
     began = time.monotonic()
-    config = with_store(config)
+    config = resolved(config)
     solvable = preflight.check(config)
     console.print(
         f"{config.env.id}: {solvable:.1%} of tasks can be solved within {config.env.max_turns} turns, by the oracle",

@@ -91,9 +91,14 @@ def saved_version(config: Config) -> int:
         return 0
 
 
-def with_store(config: Config) -> Config:
-    """The config with the checkpoint store's URL filled in: by default inside the run directory."""
-    if config.checkpoint.url:
-        return config
-    url = str((Path(config.run.dir) / config.run.name / "checkpoints").resolve())
-    return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"url": url})})
+def resolved(config: Config) -> Config:
+    """The config as services in other folders need it: the model's path absolute, the store's URL filled in.
+
+    By default the checkpoint store lies inside the run directory.
+    """
+    url = config.checkpoint.url or str((Path(config.run.dir) / config.run.name / "checkpoints").resolve())
+    changes = {
+        "model": config.model.model_copy(update={"path": str(Path(config.model.path).resolve())}),
+        "checkpoint": config.checkpoint.model_copy(update={"url": url}),
+    }
+    return config.model_copy(update=changes)

@@ -7,7 +7,7 @@ import pytest
 from tandem.config import Config, load_recipe
 from tandem.types import UserError
 from tandem_controller import preflight
-from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, saved_version, with_store
+from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, resolved, saved_version
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def test_a_resume_forgets_steps_that_it_will_make_again_and_a_torn_line(config: 
 
 
 def test_a_run_without_a_saved_state_resumes_from_the_start(config: Config) -> None:
-    assert saved_version(with_store(config)) == 0
+    assert saved_version(resolved(config)) == 0
 
 
 def test_a_folder_that_cannot_be_made_is_named(config: Config, tmp_path: Path) -> None:
@@ -57,8 +57,10 @@ def test_a_folder_that_cannot_be_made_is_named(config: Config, tmp_path: Path) -
         opened(config)
 
 
-def test_the_store_defaults_to_the_run_directory(config: Config, tmp_path: Path) -> None:
-    assert with_store(config).checkpoint.url == str(tmp_path / "runs/a/checkpoints")
+def test_paths_become_absolute_and_the_store_defaults_to_the_run_directory(config: Config, tmp_path: Path) -> None:
+    assert resolved(config).checkpoint.url == str(tmp_path / "runs/a/checkpoints")
+    here = config.model_copy(update={"model": config.model.model_copy(update={"path": "models/x"})})
+    assert resolved(here).model.path == str(Path.cwd() / "models/x")
 
 
 def test_preflight_asks_the_oracle(config: Config, tmp_path: Path) -> None:
