@@ -60,7 +60,8 @@ def engine_of(pid: int) -> int:
 async def health(address: str) -> int:
     async with grpc.aio.insecure_channel(address) as channel:
         request = health_pb2.HealthCheckRequest(service="tandem.rollout.v1.RolloutService")
-        return (await health_pb2_grpc.HealthStub(channel).Check(request, timeout=10)).status
+        stub = health_pb2_grpc.HealthStub(channel)
+        return (await stub.Check(request, timeout=10)).status  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @pytest.mark.vllm

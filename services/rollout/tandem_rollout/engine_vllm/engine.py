@@ -155,9 +155,13 @@ class EngineVllm:
             await self._remove(new)
             raise
         old, self._serving = self._serving, new
-        async with deadline(2 * self.timeout_s, "draining the old adapter's requests"):
-            await old.idle.wait()
-        await self._remove(old)
+        try:
+            async with deadline(2 * self.timeout_s, "draining the old adapter's requests"):
+                await old.idle.wait()
+            await self._remove(old)
+        except Unavailable as problem:  # the new one is served: what is left of the old one is a question of health
+            log.error("version %d could not be let go: %s", old.version, problem)
+            self._hangs = True
         return logprob
 
     async def sleep(self) -> bool:
