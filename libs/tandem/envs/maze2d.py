@@ -101,7 +101,7 @@ def render(walls: Walls, widths: tuple[int, ...], agent: Cell, goal: Cell) -> ND
 @lru_cache(maxsize=4096)
 def _background(walls: bytes, side: int, widths: tuple[int, ...]) -> NDArray[np.uint8]:
     cells = np.frombuffer(walls, dtype=bool).reshape(side, side)
-    blocks = np.where(cells[..., None], np.uint8(WALL), np.uint8(FLOOR))  # [2n+1, 2n+1, 3]
+    blocks = np.where(cells[..., None], np.array(WALL, np.uint8), np.array(FLOOR, np.uint8))  # [2n+1, 2n+1, 3]
     return np.repeat(np.repeat(blocks, widths, axis=0), widths, axis=1)
 
 

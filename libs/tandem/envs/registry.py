@@ -39,9 +39,7 @@ def _maze_spec(name: str) -> EnvSpec:
         env_id=f"maze2d:{name}",
         make=lambda **options: maze2d.Maze2D(maze2d.with_options(name, **options)),
         layout_digest=lambda seed: digest(walls(seed)),
-        optimal_turns=lambda seed, **options: maze2d.optimal_turns(
-            walls(seed), maze2d.with_options(name, **options)
-        ),
+        optimal_turns=lambda seed, **options: maze2d.optimal_turns(walls(seed), maze2d.with_options(name, **options)),
         shortest=lambda seed: len(shortest_path(walls(seed), preset.start, preset.goal, preset.stride)),
         turn_limit=lambda **options: maze2d.with_options(name, **options).max_moves,
         describe=lambda seed: maze2d.describe(seed, preset),

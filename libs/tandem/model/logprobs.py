@@ -128,9 +128,7 @@ def select_features(
     )
 
 
-def completion_logits(
-    model: Any, batch: ForwardBatch, features: BaseModelOutputWithDeepstackFeatures | None
-) -> Tensor:
+def completion_logits(model: Any, batch: ForwardBatch, features: BaseModelOutputWithDeepstackFeatures | None) -> Tensor:
     """Logits that predict the completion tokens: float32 [N, T, V]. `features` come from `fast_vision`."""
     t = batch.completion_ids.shape[1]
     encoded = {"image": select_features(features, batch.images)} if features is not None and batch.images else None

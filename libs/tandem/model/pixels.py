@@ -49,7 +49,7 @@ def patchify(processor: Qwen2VLImageProcessorPil, images: NDArray[np.uint8]) -> 
 def _normalised(processor: Qwen2VLImageProcessorPil) -> NDArray[np.float32]:
     """The normalised value of every byte in every channel: float32 [256, C]."""
     scaled = np.arange(256, dtype=np.float32)[:, None] * np.float32(processor.rescale_factor)
-    mean, std = np.float32(processor.image_mean), np.float32(processor.image_std)
+    mean, std = np.asarray(processor.image_mean, np.float32), np.asarray(processor.image_std, np.float32)
     return ((scaled - mean) / std).astype(np.float32)
 
 

@@ -9,6 +9,7 @@ import json
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
@@ -120,7 +121,7 @@ def tiny_config(tokenizer: Tokenizer) -> Qwen3VLConfig:
         "deepstack_visual_indexes": [1],
         "initializer_range": 0.1,
     }
-    return Qwen3VLConfig(
+    settings: dict[str, Any] = dict(
         text_config=text,
         vision_config=vision,
         image_token_id=ids[chat.IMAGE_PAD],
@@ -131,6 +132,7 @@ def tiny_config(tokenizer: Tokenizer) -> Qwen3VLConfig:
         initializer_range=0.1,
         dtype="float32",
     )
+    return Qwen3VLConfig(**settings)
 
 
 def build_tiny(out: str | Path, texts: Iterable[str], seed: int) -> None:
@@ -146,8 +148,8 @@ def build_tiny(out: str | Path, texts: Iterable[str], seed: int) -> None:
     config = tiny_config(tokenizer)
     torch.manual_seed(seed)
     model = Qwen3VLForConditionalGeneration(config)
-    model.generation_config.eos_token_id = config.text_config.eos_token_id
-    model.generation_config.pad_token_id = config.text_config.pad_token_id
+    model.generation_config.eos_token_id = tokenizer.token_to_id(chat.IM_END)
+    model.generation_config.pad_token_id = tokenizer.token_to_id(chat.END_OF_TEXT)
     model.save_pretrained(folder)
     fast = PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,

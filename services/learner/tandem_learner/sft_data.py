@@ -13,8 +13,20 @@ from numpy.typing import NDArray
 
 from tandem.envs import seeds
 from tandem.envs.layout import DIRECTIONS, make_walls
-from tandem.envs.maze2d import PRESETS, MazePreset, action_text, oracle_directions, render
-from tandem.envs.maze2d import BRIEF_INSTRUCTION, ENDED, FULL_INSTRUCTION, HIT_WALL, MOVED, NOT_UNDERSTOOD, STOP_CLAUSE
+from tandem.envs.maze2d import (
+    BRIEF_INSTRUCTION,
+    ENDED,
+    FULL_INSTRUCTION,
+    HIT_WALL,
+    MOVED,
+    NOT_UNDERSTOOD,
+    PRESETS,
+    STOP_CLAUSE,
+    MazePreset,
+    action_text,
+    oracle_directions,
+    render,
+)
 from tandem.model.chat import ChatFormat
 
 PRESET_NAME = "tiny"
@@ -107,9 +119,7 @@ class Example:
     image: NDArray[np.uint8]
 
 
-def action_example(
-    chat: ChatFormat, table: MazeTable, maze: int, room: int, direction: int, feedback: str
-) -> Example:
+def action_example(chat: ChatFormat, table: MazeTable, maze: int, room: int, direction: int, feedback: str) -> Example:
     """A prompt of one turn and the action's text, every token of it weighing the same."""
     prompt = expand(chat, chat.first_prompt(BRIEF_INSTRUCTION, feedback, image=True))
     completion = (*chat.encode(action_text(direction)), chat.end_id)

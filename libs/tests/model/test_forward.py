@@ -1,0 +1,169 @@
+"""Our batched forward gives the stock model's numbers."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from tandem.envs import make
+from tandem.envs.maze2d import HIT_WALL, action_text
+from tandem.model.chat import ChatFormat
+from tandem.model.fast_vision import image_features
+from tandem.model.loading import load_model, load_processor
+from tandem.model.logprobs import Row, build_batch, completion_logprobs, mrope_positions
+from tandem.model.pixels import image_pixels
+from tandem.model.precision import mixed_precision
+
+MODEL = Path(__file__).parents[3] / "models" / "tiny-qwen3vl"
+GRID = (4, 4)
+
+
+def frame(env_id: str, seed: int):
+    image = make(env_id).reset(seed).image
+    assert image is not None
+    return image
+
+
+def features(model, pixels, grid):
+    """Our features: per image pooled, per image deepstack of the one level there is."""
+    found = image_features(model.model.visual, pixels, grid)
+    assert found.pooler_output is not None and found.deepstack_features is not None
+    return found.pooler_output, found.deepstack_features[0]
+
+
+@pytest.fixture(scope="module")
+def model():
+    torch.set_num_threads(1)
+    return load_model(MODEL)
+
+
+@pytest.fixture(scope="module")
+def processor():
+    return load_processor(MODEL)
+
+
+@pytest.fixture(scope="module")
+def chat():
+    return ChatFormat.load(MODEL)
+
+
+@pytest.fixture(scope="module")
+def frames():
+    return [frame("maze2d:tiny", seed) for seed in range(4)]
+
+
+def rows_of(chat) -> list[Row]:
+    """Four rows: one to three images, a completion cut off, one image shared by several rows."""
+    env, out = make("maze2d:tiny"), []
+    for i, images in enumerate([(0,), (1, 0), (2, 3, 1), (3,)]):
+        seen = [("", True)] + [(HIT_WALL, True)] * (len(images) - 1)
+        said = [(*chat.encode(action_text(k)), chat.end_id) for k in range(len(images) - 1)]
+        prompt = chat.window_prompt(env.instruction, seen, said)
+        expanded = tuple(x for t in prompt for x in ((t,) * 16 if t == chat.image_id else (t,)))
+        ending = () if i == 1 else (chat.end_id,)
+        out.append(Row(expanded, (*chat.encode(action_text(2)), *ending), images))
+    return out
+
+
+def stock_logprobs(model, chat, row: Row, pixels, grid, forbidden, temperature):
+    """One row alone through transformers' own forward."""
+    ids = torch.tensor([row.prompt_ids + row.completion_ids])
+    patches = pixels.view(len(grid), 64, -1)[list(row.images)].flatten(0, 1)
+    logits = model(
+        input_ids=ids,
+        pixel_values=patches,
+        image_grid_thw=grid[list(row.images)],
+        mm_token_type_ids=(ids == chat.image_id).int(),
+    ).logits[0, len(row.prompt_ids) - 1 : -1]
+    logits = logits / temperature
+    logits[:, list(forbidden)] = float("-inf")
+    return logits.log_softmax(-1).gather(-1, torch.tensor(row.completion_ids)[:, None])[:, 0]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.7])
+def test_logprobs_of_mixed_rows_equal_the_stock_forward(model, processor, chat, frames, temperature):
+    forbidden = chat.forbidden_ids(model.lm_head.out_features)
+    pixels, grid = image_pixels(processor, frames)
+    rows = rows_of(chat)
+    with torch.no_grad():
+        batch = build_batch(rows, [GRID] * 4, chat.image_id, pad_id=chat.end_id)
+        found = completion_logprobs(
+            model, batch, image_features(model.model.visual, pixels, grid), temperature, forbidden
+        )
+        assert batch.attention_mask is not None and found.shape == (4, 3)
+        for row, logprobs in zip(rows, found, strict=True):
+            expected = stock_logprobs(model, chat, row, pixels, grid, forbidden, temperature)
+            assert (logprobs[: len(expected)] - expected).abs().max() < 2e-5
+            assert (logprobs[len(expected) :] == 0).all()
+
+
+def test_rows_of_one_length_need_no_mask(chat):
+    rows = [rows_of(chat)[0], rows_of(chat)[3]]
+    assert build_batch(rows, [GRID] * 4, chat.image_id, chat.end_id).attention_mask is None
+
+
+def test_positions_equal_transformers(model, chat):
+    for row in rows_of(chat):
+        ids = torch.tensor([row.prompt_ids])
+        grid = torch.tensor([[1, 8, 8]] * len(row.images))
+        expected, _ = model.model.get_rope_index(
+            ids, image_grid_thw=grid, mm_token_type_ids=(ids == chat.image_id).int()
+        )
+        assert np.array_equal(mrope_positions(row.prompt_ids, [GRID] * len(row.images), chat.image_id), expected[:, 0])
+
+
+def test_placeholders_must_match_the_images(chat):
+    row = rows_of(chat)[1]
+    for grids in ([GRID], [GRID] * 3, [GRID, (4, 5)]):
+        with pytest.raises(ValueError, match="placeholders"):
+            mrope_positions(row.prompt_ids, grids, chat.image_id)
+
+
+def test_vision_tower_in_one_batch_equals_the_stock_tower(model, processor, frames):
+    pixels, grid = image_pixels(processor, frames)
+    with torch.no_grad():
+        pooled, deepstack = features(model, pixels, grid)
+        stock = model.model.get_image_features(pixels, grid)
+    for mine, theirs in zip((*pooled, *deepstack), (*stock.pooler_output, *stock.deepstack_features[0]), strict=True):
+        assert torch.allclose(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+def test_images_of_different_sizes_take_the_stock_path(model, processor):
+    images = [frame(f"maze2d:{name}", 0) for name in ("tiny", "easy")]
+    pixels, grid = image_pixels(processor, images)
+    with torch.no_grad():
+        mixed, _ = features(model, pixels, grid)
+        alone, _ = features(model, *image_pixels(processor, images[:1]))
+    assert [len(f) for f in mixed] == (grid.prod(-1) // 4).tolist()
+    assert torch.allclose(mixed[0], alone[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["tiny", "easy"])
+def test_pixels_equal_the_stock_image_processor(processor, name, tmp_path):
+    images = [frame(f"maze2d:{name}", seed) for seed in range(3)]
+    pixels, grid = image_pixels(processor, images)
+    stock = processor(images=[Image.fromarray(image) for image in images], return_tensors="pt")
+    assert torch.equal(grid, stock["image_grid_thw"])
+    assert (pixels - stock["pixel_values"]).abs().max() < 1e-6
+    if name == "tiny":
+        assert grid.tolist() == [[1, 8, 8]] * 3, "64 x 64 px are not resized: one merged token per room"
+    Image.fromarray(images[0]).save(tmp_path / "x.png")
+    again, _ = image_pixels(processor, [(tmp_path / "x.png").read_bytes()])
+    assert torch.equal(again, image_pixels(processor, images[:1])[0])
+
+
+def test_mixed_precision_is_close_and_leaves_no_trace(model, processor, chat, frames):
+    pixels, grid = image_pixels(processor, frames)
+    batch = build_batch(rows_of(chat), [GRID] * 4, chat.image_id, chat.end_id)
+
+    def logprobs() -> torch.Tensor:
+        return completion_logprobs(model, batch, image_features(model.model.visual, pixels, grid))
+
+    with torch.no_grad():
+        before = logprobs()
+        with mixed_precision(model, enabled=True):
+            rough = logprobs()
+        assert torch.equal(before, logprobs())
+    assert 0 < (rough - before).abs().max() < 0.5
