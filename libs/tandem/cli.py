@@ -7,7 +7,7 @@ from importlib.metadata import entry_points
 
 import typer
 
-from tandem.types import DataCorrupt, NotFound, TandemError, UserError
+from tandem.types import TandemError, exit_code
 
 
 def build_app() -> typer.Typer:
@@ -18,7 +18,9 @@ def build_app() -> typer.Typer:
     def root() -> None:
         """Post-train vision-language agents with reinforcement learning."""
 
-    for entry in sorted(entry_points(group="tandem.commands"), key=lambda entry: entry.name):
+    entries = sorted(entry_points(group="tandem.commands"), key=lambda entry: entry.name)
+    asked = [entry for entry in entries if entry.name in sys.argv[1:2]]
+    for entry in asked or entries:  # one command must not wait for the imports of the others
         command = entry.load()
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=entry.name)
@@ -33,7 +35,7 @@ def main() -> None:
         build_app()()
     except TandemError as problem:
         sys.stderr.write(f"tandem: {problem}\n")
-        sys.exit(2 if isinstance(problem, UserError | NotFound | DataCorrupt) else 1)
+        sys.exit(exit_code(problem))
 
 
 if __name__ == "__main__":

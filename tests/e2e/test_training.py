@@ -62,6 +62,8 @@ def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
     for row in trained:
         assert row["rollout/failed_episodes"] == 0
         assert row["rollout_learner_logprob_gap_max"] < 1e-4
+    learned = [row for row in trained if row["version"] > 1 and row["updates"]]  # under a trained adapter
+    assert learned and all(row["rollout_learner_logprob_gap_max"] > 0 for row in learned)
     run = tmp_path / "e2e"
     assert {"config.yaml", "report.json", "eval-before.json", "eval-after.json", "learning-curve.png"} <= {
         p.name for p in run.iterdir()
@@ -78,12 +80,13 @@ def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
         stderr=subprocess.STDOUT,
         text=True,
         cwd=tmp_path,
+        start_new_session=True,
     )
     try:
         until = time.monotonic() + 240
         while len(rows(tmp_path)) < 4 and resumed.poll() is None and time.monotonic() < until:
             time.sleep(0.2)
-        os.kill(resumed.pid, signal.SIGINT)
+        os.killpg(resumed.pid, signal.SIGINT)  # as a terminal does
         output, _ = resumed.communicate(timeout=120)
     finally:
         resumed.kill()

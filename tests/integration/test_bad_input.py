@@ -18,7 +18,7 @@ def refused(tmp_path: Path, *overrides: str, recipe: Path = RECIPE) -> str:
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    assert not list(tmp_path.glob("runs/*/config.yaml"))
+    assert not (tmp_path / "runs").exists()
     [line] = [line for line in done.stderr.splitlines() if line.startswith("tandem: ")]
     return line
 

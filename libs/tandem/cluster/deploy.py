@@ -6,6 +6,7 @@ checkpoint manager sits where the resource `head_mem` is. Replicas and ranks nee
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,7 +17,7 @@ from ray.util.placement_group import PlacementGroup, placement_group, remove_pla
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tandem.cluster.host import ServiceHost, result
-from tandem.cluster.registry import NAMESPACE, actor_name
+from tandem.cluster.registry import NAMESPACE, actor_name, find
 from tandem.cluster.session import HEAD_MEM, ray_session
 from tandem.config import Config
 from tandem.obs import get_logger
@@ -38,77 +39,91 @@ class Deployment:
 
 
 @contextmanager
-def deployed(config: Config, *, training: bool = True, rewind_to: int | None = None) -> Iterator[Deployment]:
+def deployed(config: Config, run: str, *, training: bool = True, rewind_to: int | None = None) -> Iterator[Deployment]:
     """Start rollout replicas and, for training, learner and checkpoint manager; stop all at the end.
 
-    `rewind_to` is where a resumed run stands: the checkpoint manager forgets what the store holds beyond it.
+    `run` names the actors on the cluster. `rewind_to` is where a resumed run stands: the checkpoint manager forgets
+    what the store holds beyond it.
 
     Raises:
         UserError: the cluster cannot hold what the config asks for, or a service refused its part of the config.
         TandemError: a service could not start.
     """
-    ranks = config.learner.world_size if training else 0
-    bundles = max(config.rollout.replicas, ranks)
+    bundles = max(config.rollout.replicas, config.learner.world_size if training else 0)
+    if config.cluster.gpus not in (0, bundles):
+        raise UserError(
+            f"cluster.gpus is {config.cluster.gpus} but {bundles} replicas or ranks need one each; "
+            "set it to the larger of rollout.replicas and learner.world_size, or to 0 for CPU"
+        )
     with ray_session(config.cluster, bundles) as host:
         group = _reserve(config, bundles)
         hosts: list[Any] = []
         try:
-            yield _start(config, training, rewind_to, host, group, hosts)
+            _start(config, run, training, rewind_to, host, group, hosts)
+            learner, checkpoint = (
+                (find(run, "learner")[0], find(run, "checkpoint_manager")[0]) if training else ("", "")
+            )
+            yield Deployment(find(run, "rollout"), learner, checkpoint)
         finally:
             _stop(hosts)
             remove_placement_group(group)
 
 
 def _reserve(config: Config, bundles: int) -> PlacementGroup:
-    gpus = config.cluster.gpus / bundles
-    if gpus and gpus < 1:
+    cpus = config.cluster.cpus_per_worker
+    if (have := ray.cluster_resources().get("CPU", 0)) < cpus * bundles:
         raise UserError(
-            f"cluster.gpus is {config.cluster.gpus} for {bundles} replicas or ranks; give each pair a GPU of its own"
+            f"{bundles} replicas or ranks of cluster.cpus_per_worker {cpus:g} do not fit: "
+            f"the Ray cluster has {have:g} CPUs"
         )
-    bundle = {"CPU": config.cluster.cpus_per_worker, **({"GPU": int(gpus)} if gpus else {})}
+    bundle = {"CPU": cpus, **({"GPU": 1} if config.cluster.gpus else {})}
     group = placement_group([bundle] * bundles, strategy="PACK")
     if not group.wait(config.cluster.start_timeout_s):
         remove_placement_group(group)
-        raise UserError(
-            f"the Ray cluster has no room for {bundles} x {bundle}; it has {ray.available_resources()} free"
-        )
+        free = {name: amount for name, amount in ray.available_resources().items() if name in bundle}
+        raise UserError(f"the Ray cluster has no room now for {bundles} x {bundle}; free are {free}")
     return group
 
 
 def _start(
-    config: Config, training: bool, rewind_to: int | None, host: str, group: PlacementGroup, hosts: list[Any]
-) -> Deployment:
-    timeout_s = config.cluster.start_timeout_s
+    config: Config,
+    run: str,
+    training: bool,
+    rewind_to: int | None,
+    host: str,
+    group: PlacementGroup,
+    hosts: list[Any],
+) -> None:
+    until = time.monotonic() + config.cluster.start_timeout_s
 
     def make(service: str, index: int) -> Any:
-        actor = ServiceHost.options(
-            name=actor_name(config.run.name, service, index),
-            namespace=NAMESPACE,
-            runtime_env={"env_vars": ONE_THREAD},
-            **_resources(config, service, index, group),
-        ).remote(f"tandem_{service}.main", config.model_dump_json(), host)
+        try:
+            actor = ServiceHost.options(
+                name=actor_name(run, service, index),
+                namespace=NAMESPACE,
+                runtime_env={"env_vars": ONE_THREAD},
+                **_resources(config, service, index, group),
+            ).remote(f"tandem_{service}.main", config.model_dump_json(), host)
+        except ValueError as problem:  # Ray's word for a name that is taken
+            raise UserError(f"run {run} is on this cluster already; stop it or choose another run.name") from problem
         hosts.append(actor)
         return actor
 
     pending: dict[str, Any] = {}
     if training:
-        manager = make("checkpoint_manager", 0)
-        pending["checkpoint manager"] = manager.start.remote(port=config.cluster.checkpoint_port, rewind_to=rewind_to)
-    replicas = [f"rollout replica {index}" for index in range(config.rollout.replicas)]
-    for index, name in enumerate(replicas):
-        pending[name] = make("rollout", index).start.remote(replica=index)
-    if training:
+        port = config.cluster.checkpoint_port
+        pending["checkpoint manager"] = make("checkpoint_manager", 0).start.remote(port=port, rewind_to=rewind_to)
         world = config.learner.world_size
         ranks = [make("learner", rank) for rank in range(world)]
-        rendezvous = result(ranks[0].free_address.remote(), timeout_s, "learner rank 0")
+        rendezvous = result(ranks[0].free_address.remote(), until, "learner rank 0")
         for rank, actor in enumerate(ranks):
             pending[f"learner rank {rank}"] = actor.start.remote(rank=rank, world_size=world, rendezvous=rendezvous)
-    addresses = _wait(pending, timeout_s)
-    return Deployment(
-        rollouts=tuple(addresses[name] for name in replicas),
-        learner=addresses.get("learner rank 0", ""),
-        checkpoint=addresses.get("checkpoint manager", ""),
-    )
+    if config.cluster.gpus:
+        _wait(pending, until)  # the engine takes its share of what the learner leaves of a GPU they share
+        pending = {}
+    for index in range(config.rollout.replicas):
+        pending[f"rollout replica {index}"] = make("rollout", index).start.remote(replica=index)
+    _wait(pending, until)
 
 
 def _resources(config: Config, service: str, index: int, group: PlacementGroup) -> dict[str, Any]:
@@ -122,20 +137,19 @@ def _resources(config: Config, service: str, index: int, group: PlacementGroup) 
     }
 
 
-def _wait(pending: dict[str, Any], timeout_s: float) -> dict[str, str]:
-    """Addresses in the order of `pending`; the first service that fails ends the wait for the others."""
+def _wait(pending: dict[str, Any], until: float) -> None:
+    """Wait for all; the first service that fails ends the wait for the others."""
     names = {reference: name for name, reference in pending.items()}
-    addresses: dict[str, str] = {}
     waiting = list(names)
     while waiting:
-        done, waiting = ray.wait(waiting, num_returns=1, timeout=timeout_s)
+        done, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, until - time.monotonic()))
         reference = done[0] if done else waiting[0]
-        addresses[names[reference]] = result(reference, 0 if done else 0.001, f"start of {names[reference]}")
-        log.info("%s is up at %s", names[reference], addresses[names[reference]] or "its rank")
-    return {name: addresses[name] for name in pending}
+        address = result(reference, until, f"start of {names[reference]}")
+        log.info("%s is up%s", names[reference], f" at {address}" if address else "")
 
 
 def _stop(hosts: list[Any]) -> None:
-    ray.wait([host.stop.remote() for host in hosts], num_returns=len(hosts), timeout=STOP_S) if hosts else None
+    if hosts:
+        ray.wait([host.stop.remote() for host in hosts], num_returns=len(hosts), timeout=STOP_S)
     for host in hosts:
         ray.kill(host)

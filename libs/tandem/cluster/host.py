@@ -5,14 +5,17 @@ from __future__ import annotations
 import importlib
 import os
 import socket
+import time
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from tandem.config import Config
-from tandem.obs import setup_logging
+from tandem.obs import get_logger, setup_logging
 from tandem.types import TandemError
+
+log = get_logger(__name__)
 
 
 @ray.remote(max_restarts=0)
@@ -48,19 +51,20 @@ class ServiceHost:
             await self.service.stop()
 
 
-def result(reference: Any, timeout_s: float, what: str) -> Any:
-    """Wait for an actor's answer.
+def result(reference: Any, until: float, what: str) -> Any:
+    """An actor's answer, waited for until `time.monotonic()` reaches `until`.
 
     Raises:
-        TandemError: the one that the actor raised, without Ray's wrapping; or what became of the actor.
+        TandemError: the one that the actor raised, without Ray's wrapping; or one line on what became of the actor.
     """
     try:
-        return ray.get(reference, timeout=timeout_s)
+        return ray.get(reference, timeout=max(0.01, until - time.monotonic()))
     except GetTimeoutError as problem:
-        raise TandemError(f"{what}: not done within {timeout_s:g} s; see Ray's logs of that actor") from problem
+        raise TandemError(f"{what}: not done in time; see Ray's logs of that actor") from problem
     except RayTaskError as problem:
         if isinstance(problem.cause, TandemError):
             raise problem.cause from None
-        raise TandemError(f"{what} failed:\n{problem}") from None
-    except RayActorError as problem:
-        raise TandemError(f"{what}: its process died: {problem}") from None
+        log.error("%s failed: %s", what, problem)
+        raise TandemError(f"{what} failed: {type(problem.cause).__name__}: {problem.cause}; see the log") from None
+    except RayError as problem:
+        raise TandemError(f"{what}: {' '.join(str(problem).split())}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import ray
@@ -31,7 +32,7 @@ def find(run: str, service: str) -> tuple[str, ...]:
     if not found:
         raise NotFound(f"run {run} has no service '{service}' on this cluster")
     actors = [ray.get_actor(name, namespace=NAMESPACE) for name in found]
+    until = time.monotonic() + LOOKUP_S
     return tuple(
-        result(actor.address.remote(), LOOKUP_S, f"address of {name}")
-        for actor, name in zip(actors, found, strict=True)
+        result(actor.address.remote(), until, f"address of {name}") for actor, name in zip(actors, found, strict=True)
     )

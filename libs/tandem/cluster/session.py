@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import ray
+from ray.exceptions import RayError
 
 from tandem.config import ClusterConfig
 from tandem.types import UserError
@@ -36,9 +37,10 @@ def ray_session(config: ClusterConfig, bundles: int) -> Iterator[str]:
     if address:
         try:
             ray.init(address=address, log_to_driver=False, configure_logging=False)
-        except (ConnectionError, ValueError) as problem:
+        except (ConnectionError, ValueError, RuntimeError, RayError) as problem:  # RuntimeError: another version of Ray
             raise UserError(
-                f"cluster.address {address}: no Ray cluster answers there ({problem}); start one or clear it"
+                f"cluster.address {address}: no usable Ray cluster there ({' '.join(str(problem).split())}); "
+                "start one or clear it"
             ) from problem
     else:
         ray.init(

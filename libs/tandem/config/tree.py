@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
-Positive = Annotated[int, Field(ge=1)]
-NonNegative = Annotated[int, Field(ge=0)]
+
+def _no_bool(value: object) -> object:
+    if isinstance(value, bool):
+        raise ValueError("Input should be a number")
+    return value
+
+
+Positive = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
+NonNegative = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 
@@ -21,7 +28,7 @@ class RunConfig(Section):
     """The run as a whole."""
 
     name: str = Field(
-        default="run", pattern=r"^[A-Za-z0-9._-]+$", description="Name; the run directory is `dir`/`name`."
+        default="run", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="Name; the run directory is `dir`/`name`."
     )
     dir: str = Field(default="runs", description="Folder that holds run directories.")
     seed: NonNegative = Field(default=0, description="Seed of task order, sampling and LoRA initialisation.")
@@ -57,7 +64,6 @@ class EngineConfig(Section):
     max_lora_rank: Positive = Field(default=32, description="Largest adapter rank the engine reserves room for.")
     kv_cache_gib: Annotated[float, Field(gt=0)] = Field(default=1.0, description="KV cache on CPU, GiB.")
     gpu_memory_utilization: Share = Field(default=0.5, description="Share of GPU memory the engine may take.")
-    tensor_parallel_size: Positive = Field(default=1, description="GPUs a replica spans.")
     enforce_eager: bool = Field(default=True, description="No CUDA graphs.")
     request_timeout_s: Annotated[float, Field(gt=0)] = Field(default=120, description="Deadline of one engine request.")
 
@@ -69,7 +75,6 @@ class RolloutConfig(Section):
     groups_per_step: Positive = Field(default=32, description="Groups that make one optimizer step.")
     group_size: Annotated[int, Field(ge=2)] = Field(default=8, description="Trajectories per group.")
     temperature: Annotated[float, Field(gt=0)] = Field(default=1.0, description="Of training rollouts.")
-    top_p: Annotated[float, Field(gt=0, le=1)] = Field(default=1.0, description="Nucleus mass of training rollouts.")
     max_tokens: Positive = Field(default=16, description="Longest completion, in tokens.")
     max_concurrent_episodes: Positive = Field(default=256, description="Episodes a replica plays at once.")
     episode_timeout_s: Annotated[float, Field(gt=0)] = Field(default=600, description="Deadline of one episode.")
@@ -142,7 +147,7 @@ class ClusterConfig(Section):
 
     address: str = Field(default="", description="Ray address; empty uses RAY_ADDRESS, or starts a local Ray.")
     gpus: NonNegative = Field(
-        default=0, description="GPUs in all; 0 runs on CPU. Replicas and ranks share them in pairs."
+        default=0, description="GPUs in all, one for each pair of replica and rank; 0 runs on CPU."
     )
     cpus_per_worker: Annotated[float, Field(gt=0)] = Field(default=1, description="CPUs of one placement bundle.")
     start_timeout_s: Annotated[float, Field(gt=0)] = Field(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -54,7 +53,7 @@ def evaluate(
     from tandem_controller.eval_main import run_evaluation  # noqa: PLC0415
 
     setup_logging(config.obs, "controller")
-    asyncio.run(run_evaluation(config, adapter, limit, json_file, Console()))
+    run_evaluation(config, adapter, limit, json_file, Console())
 
 
 train.typer_settings = {"no_args_is_help": True}  # type: ignore[attr-defined]

@@ -73,14 +73,12 @@ async def evaluate(
             seeds=tuple(tasks.seeds(config.env.id, suite.split, suite.tasks)),
             group_size=suite.samples,
             policy_version=version,
-            sampling=Sampling(
-                suite.temperature, config.rollout.top_p if suite.temperature else 1.0, config.rollout.max_tokens
-            ),
+            sampling=Sampling(suite.temperature, max_tokens=config.rollout.max_tokens),
             context=ContextPolicy(config.env.window),
             max_turns=config.env.max_turns,
             sampling_seed=EVAL_SEED,
         )
-        groups = await fleet.play(task, config.rollout.episode_timeout_s * suite.samples, on_group)
+        groups = await fleet.play(task, on_group)
         results[suite.name] = (summarize(suite.name, groups), groups)
     return results
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from tandem.config import RolloutConfig
 from tandem.rpc.clients import RolloutClient
 from tandem.runtime import together
 from tandem.types import AdapterRef, RolloutTask, TandemError, TrajectoryGroup, UserError
 
+GRACE_S = 60.0  # an episode's own deadline must come first: then it is a failed trajectory, not a failed call
+
 
 class Fleet:
-    """The rollout replicas at `addresses`."""
+    """The rollout replicas at `addresses`, which all have the same limits."""
 
-    def __init__(self, addresses: Sequence[str]) -> None:
+    def __init__(self, addresses: Sequence[str], limits: RolloutConfig) -> None:
         self.replicas = [RolloutClient(address) for address in addresses]
+        self.limits = limits
 
     async def play(
-        self, task: RolloutTask, timeout_s: float, on_group: Callable[[TrajectoryGroup], None] = lambda group: None
+        self, task: RolloutTask, on_group: Callable[[TrajectoryGroup], None] = lambda group: None
     ) -> list[TrajectoryGroup]:
         """All groups of the task, ordered by seed; `on_group` sees each as it ends.
 
@@ -26,7 +31,9 @@ class Fleet:
         groups: list[TrajectoryGroup] = []
 
         async def ask(replica: RolloutClient, seeds: tuple[int, ...]) -> None:
-            async for group in replica.rollout(replace(task, seeds=seeds), timeout_s):
+            async for group in replica.rollout(
+                replace(task, seeds=seeds), self.timeout_s(len(seeds) * task.group_size)
+            ):
                 groups.append(group)
                 on_group(group)
 
@@ -35,6 +42,11 @@ class Fleet:
         if sorted(group.seed for group in groups) != sorted(task.seeds):
             raise TandemError(f"asked for {len(task.seeds)} groups, {len(groups)} came back")
         return sorted(groups, key=lambda group: group.seed)
+
+    def timeout_s(self, episodes: int) -> float:
+        """Deadline of so many episodes on one replica, in seconds: at worst, each wave of them takes its whole time."""
+        waves = math.ceil(episodes / self.limits.max_concurrent_episodes)
+        return waves * self.limits.episode_timeout_s + GRACE_S
 
     async def load(self, adapter: AdapterRef) -> float:
         """Have every replica serve `adapter`; the longest time that a replica took, in seconds.
@@ -46,7 +58,8 @@ class Fleet:
         for replica, answer in zip(self.replicas, loaded, strict=True):
             if answer.policy_version != adapter.version or (adapter.url and answer.sha256 != adapter.sha256):
                 raise TandemError(
-                    f"{replica.peer.name} acknowledged version {answer.policy_version}, not {adapter.version}"
+                    f"{replica.peer.name} acknowledged version {answer.policy_version} ({answer.sha256[:12]}), "
+                    f"not {adapter.version} ({adapter.sha256[:12]})"
                 )
         return max(answer.seconds for answer in loaded)
 

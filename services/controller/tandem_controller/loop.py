@@ -13,13 +13,13 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from tandem.config import Config
 from tandem.envs import tasks
 from tandem.rpc.clients import CheckpointClient, LearnerClient
-from tandem.types import AdapterRef, ContextPolicy, PublishKind, RolloutTask, Sampling, TrajectoryGroup
+from tandem.types import AdapterRef, ContextPolicy, PublishKind, RolloutTask, Sampling, TandemError, TrajectoryGroup
 from tandem_controller.evaluate import fixed_greedy
 from tandem_controller.fleet import Fleet
 from tandem_controller.progress import Progress
@@ -80,19 +80,24 @@ async def train(
 ) -> Position:
     """Make policy versions until `run.steps` or `stop`; the training state of the last one is saved in any case."""
     saved = position
-    while position.version < config.run.steps and not stop.is_set():
-        watch = Stopwatch()
-        position, row = await step(services, config, position, progress, watch)
-        if config.eval.every and position.version % config.eval.every == 0:
-            with watch.phase("eval"):
-                row["eval_solve_rate"] = await fixed_greedy(services.fleet, config, position.version)
-        if position.version % config.checkpoint.state_every == 0:
-            with watch.phase("save"):
+    try:
+        while position.version < config.run.steps and not stop.is_set():
+            watch = Stopwatch()
+            position, row = await step(services, config, position, progress, watch)
+            if config.eval.every and config.eval.fixed and position.version % config.eval.every == 0:
+                with watch.phase("eval"):
+                    row["eval_solve_rate"] = await fixed_greedy(services.fleet, config, position.version)
+            row |= {f"seconds/{name}": seconds for name, seconds in watch.seconds.items()}
+            run.log(row)
+            progress.step(row)
+            if position.version % config.checkpoint.state_every == 0:
                 await save(services, position)
-            saved = position
-        row |= {f"seconds/{name}": seconds for name, seconds in watch.seconds.items()}
-        run.log(row)
-        progress.step(row)
+                saved = position
+    except TandemError:
+        with suppress(TandemError):  # what was made since the last save may still be saved; what failed is the news
+            if saved != position:
+                await save(services, position)
+        raise
     if saved != position:
         await save(services, position)
     return position
@@ -104,7 +109,7 @@ async def step(
     """One policy version: play, learn, publish, load."""
     with watch.phase("generate"):
         seeds = tasks.seeds(config.env.id, "train", config.rollout.groups_per_step, position.next_seed)
-        groups = await services.fleet.play(training_task(config, position, seeds), timeout_of(config), progress.group)
+        groups = await services.fleet.play(training_task(config, position, seeds), progress.group)
     with watch.phase("train"):
         await services.fleet.sleep()
         result = await services.learner.train_step(position.version, groups)
@@ -142,18 +147,11 @@ def training_task(config: Config, position: Position, seeds: list[int]) -> Rollo
         seeds=tuple(seeds),
         group_size=rollout.group_size,
         policy_version=position.version,
-        sampling=Sampling(rollout.temperature, rollout.top_p, rollout.max_tokens),
+        sampling=Sampling(rollout.temperature, max_tokens=rollout.max_tokens),
         context=ContextPolicy(config.env.window),
         max_turns=config.env.max_turns,
         sampling_seed=config.run.seed,
     )
-
-
-def timeout_of(config: Config) -> float:
-    """Deadline of one step's rollouts, in seconds: at worst, each wave of episodes takes its whole time."""
-    rollout = config.rollout
-    waves = -(-rollout.groups_per_step * rollout.group_size // (rollout.replicas * rollout.max_concurrent_episodes))
-    return waves * rollout.episode_timeout_s
 
 
 def rollout_figures(groups: list[TrajectoryGroup]) -> dict[str, float]:

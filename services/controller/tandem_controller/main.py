@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, TypeVar
 
 from rich.console import Console
 
@@ -18,7 +19,17 @@ from tandem_controller import preflight, report
 from tandem_controller.fleet import Fleet
 from tandem_controller.loop import Services, start, train
 from tandem_controller.progress import Progress
-from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, resolved, saved_version, write_json
+from tandem_controller.run_dir import (
+    RunDir,
+    find_run_dir,
+    open_run_dir,
+    resolved,
+    saved_version,
+    unused_store,
+    write_json,
+)
+
+T = TypeVar("T")
 
 
 def run_training(config: Config, resume: bool, console: Console) -> RunDir:
@@ -35,9 +46,8 @@ def run_training(config: Config, resume: bool, console: Console) -> RunDir:
         highlight=False,
     )
     run = find_run_dir(config, resume)
-    version = saved_version(config) if resume else 0
-    with deployed(config, rewind_to=version if resume else None) as deployment:
-        open_run_dir(run, config, version)
+    version = saved_version(config) if resume else unused_store(config)
+    with deployed(config, config.run.name, rewind_to=version if resume else None) as deployment:
         console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {run.path}", highlight=False)
         asyncio.run(_session(config, version, console, run, deployment, began))
     return run
@@ -46,46 +56,73 @@ def run_training(config: Config, resume: bool, console: Console) -> RunDir:
 async def _session(
     config: Config, version: int, console: Console, run: RunDir, deployment: Deployment, began: float
 ) -> None:
-    stop = asyncio.Event()
-    interrupt = asyncio.create_task(_stop_on_signal(stop, console))
-    async with connected(deployment) as services:
+    async with connected(deployment, config) as services, stop_on_signal(console) as stop:
         await services.fleet.check(services.base_model)
+        position = await start(services, config, version)
+        open_run_dir(run, config, version)
         seconds = {"start": time.monotonic() - began}
         suites = ev.suites(config)
-        clock = time.monotonic()
-        position = await start(services, config, version)
-        before = {} if version else await ev.evaluate(services.fleet, config, version, suites)
-        report.print_suites(console, "before training", before)
+        before: report.Results = {}
+        with timed(seconds, "evaluation before"):
+            if not version:
+                before = await unless(stop, ev.evaluate(services.fleet, config, version, suites)) or {}
         if before:
             write_json(run.path / report.BEFORE, ev.as_json(before))
-        seconds["evaluation before"] = time.monotonic() - clock
-        clock = time.monotonic()
-        with Progress(console, config.run.steps, position.version, config.rollout.groups_per_step) as progress:
+            report.print_suites(console, "before training", before)
+        progress = Progress(console, config.run.steps, position.version, config.rollout.groups_per_step)
+        with timed(seconds, "training"), progress:
             position = await train(services, config, run, position, progress, stop)
-        seconds["training"] = time.monotonic() - clock
-        if stop.is_set():
+        with timed(seconds, "evaluation after"):
+            after = await unless(stop, ev.evaluate(services.fleet, config, position.version, suites))
+        if after is None:
             console.print(f"stopped and saved at version {position.version}; continue with --resume", highlight=False)
             return
-        clock = time.monotonic()
-        after = await ev.evaluate(services.fleet, config, position.version, suites)
         write_json(run.path / "eval-after.json", ev.as_json(after))
-        seconds["evaluation after"] = time.monotonic() - clock
         report.print_suites(console, f"after {position.version} steps", after)
         report.write(run, config, before, after, seconds)
         report.print_phases(console, run, seconds)
-    interrupt.cancel()
 
 
-async def _stop_on_signal(stop: asyncio.Event, console: Console) -> None:
-    await until_signal()
-    console.print("stopping after this step; once more to end at once", highlight=False)
-    stop.set()
+@contextmanager
+def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
+    """Note how long the body took."""
+    began = time.monotonic()
+    yield
+    seconds[phase] = time.monotonic() - began
 
 
 @asynccontextmanager
-async def connected(deployment: Deployment) -> AsyncIterator[Services]:
+async def stop_on_signal(console: Console) -> AsyncIterator[asyncio.Event]:
+    """An event that the first SIGINT or SIGTERM sets; a second one has its default effect."""
+    stop = asyncio.Event()
+
+    async def watch() -> None:
+        await until_signal()
+        console.print("stopping after this step; once more to end at once", highlight=False)
+        stop.set()
+
+    watcher = asyncio.create_task(watch())
+    try:
+        yield stop
+    finally:
+        watcher.cancel()
+
+
+async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
+    """The work's result; None, with the work cancelled, once `stop` is set."""
+    task, stopped = asyncio.ensure_future(work), asyncio.ensure_future(stop.wait())
+    try:
+        await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        task.cancel()
+        stopped.cancel()
+
+
+@asynccontextmanager
+async def connected(deployment: Deployment, config: Config) -> AsyncIterator[Services]:
     """Clients of a training deployment."""
-    fleet, learner = Fleet(deployment.rollouts), LearnerClient(deployment.learner)
+    fleet, learner = Fleet(deployment.rollouts, config.rollout), LearnerClient(deployment.learner)
     checkpoints = CheckpointClient(deployment.checkpoint)
     try:
         status = await learner.status()

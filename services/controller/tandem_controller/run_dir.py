@@ -91,14 +91,37 @@ def saved_version(config: Config) -> int:
         return 0
 
 
+def unused_store(config: Config) -> int:
+    """Version 0, where a fresh run starts.
+
+    Raises:
+        UserError: the checkpoint store holds another run's versions.
+    """
+    for kind in PublishKind:
+        try:
+            found = latest(config.checkpoint.url, kind).ref
+        except NotFound:
+            continue
+        raise UserError(
+            f"checkpoint.url {config.checkpoint.url} holds another run's {kind} v{found.version}; "
+            "choose another folder, or continue that run with --resume"
+        )
+    return 0
+
+
+def absolute(url: str) -> str:
+    """The URL; a relative path, which other processes would look for elsewhere, as an absolute one."""
+    return url if "://" in url else str(Path(url).resolve())
+
+
 def resolved(config: Config) -> Config:
     """The config as services in other folders need it: the model's path absolute, the store's URL filled in.
 
     By default the checkpoint store lies inside the run directory.
     """
-    url = config.checkpoint.url or str((Path(config.run.dir) / config.run.name / "checkpoints").resolve())
+    url = config.checkpoint.url or str(Path(config.run.dir) / config.run.name / "checkpoints")
     changes = {
         "model": config.model.model_copy(update={"path": str(Path(config.model.path).resolve())}),
-        "checkpoint": config.checkpoint.model_copy(update={"url": url}),
+        "checkpoint": config.checkpoint.model_copy(update={"url": absolute(url)}),
     }
     return config.model_copy(update=changes)

@@ -5,9 +5,10 @@ from pathlib import Path
 import pytest
 
 from tandem.config import Config, load_recipe
-from tandem.types import UserError
+from tandem.storage import VersionStore
+from tandem.types import PublishKind, UserError
 from tandem_controller import preflight
-from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, resolved, saved_version
+from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, resolved, saved_version, unused_store
 
 
 @pytest.fixture
@@ -74,3 +75,12 @@ def test_preflight_asks_the_oracle(config: Config, tmp_path: Path) -> None:
     allowed = short.model_copy(update={"env": short.env.model_copy(update={"min_solvable": 0.5})})
     # 12-move paths on the 9x9 grid, 6 moves here, are 72.4% of the mazes
     assert preflight.check(allowed) == pytest.approx(0.724, abs=0.06)
+
+
+def test_a_fresh_run_does_not_write_into_another_runs_store(config: Config) -> None:
+    config = resolved(config)
+    assert unused_store(config) == 0
+    files = {"adapter_config.json": [b"{}"], "adapter_model.safetensors": [b"weights"]}
+    VersionStore(config.checkpoint.url).commit(PublishKind.ADAPTER, 4, "abc", files, {})
+    with pytest.raises(UserError, match="holds another run's adapter v4; choose another folder"):
+        unused_store(config)

@@ -34,11 +34,6 @@ class LearnerCore:
     """See the module. `version` is that of the policy the adapter makes: 0 is the base model's."""
 
     def __init__(self, config: Config, comm: Comm) -> None:
-        if config.rollout.top_p != 1.0:
-            raise UserError(
-                f"rollout.top_p is {config.rollout.top_p}: the learner's logprobs are of the whole "
-                "distribution; set it to 1"
-            )
         self.config, self.comm = config, comm
         self.version = 0
         self.base_model = fingerprint(config.model.path)
