@@ -2,7 +2,8 @@
 
 import sys
 
-from tandem_rollout.cli import main
+from tandem.rpc.alone import run_alone
+from tandem_rollout.main import start
 
 if __name__ == "__main__":  # vLLM's own process imports the main module again
-    sys.exit(main())
+    sys.exit(run_alone("rollout", start))

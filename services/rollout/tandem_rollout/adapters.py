@@ -10,8 +10,8 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from tandem.storage import read_adapter, read_manifest
-from tandem.types import AdapterRef, DataCorrupt, UserError
+from tandem.storage import MANIFEST, read_adapter, read_manifest
+from tandem.types import AdapterRef, DataCorrupt, PublishKind, UserError
 from tandem_rollout.base_model import BaseModel
 from tandem_rollout.engine import LocalAdapter
 
@@ -44,6 +44,8 @@ def stage_adapter(ref: AdapterRef, rules: AdapterRules, folder: Path) -> LocalAd
             f"serves {rules.base.fingerprint[:12]} ({rules.base.path}); load an adapter of this model"
         )
     manifest = read_manifest(ref)
+    if manifest.kind is not PublishKind.ADAPTER:
+        raise UserError(f"{ref.url} is a published {manifest.kind}; load an adapter")
     if (manifest.version, manifest.base_model) != (ref.version, ref.base_model):
         raise DataCorrupt(
             f"{ref.url}: manifest is of version {manifest.version} and base model {manifest.base_model[:12]}"
@@ -51,8 +53,11 @@ def stage_adapter(ref: AdapterRef, rules: AdapterRules, folder: Path) -> LocalAd
     name = f"tandem-v{ref.version:08d}-{ref.sha256[:12]}"
     copy = folder / name
     shutil.rmtree(copy, ignore_errors=True)
-    shutil.copytree(read_adapter(ref, cache=folder / "downloads"), copy)
+    source = read_adapter(ref, cache=folder / "downloads")
+    copy.mkdir(parents=True)
     try:
+        for name_of_file in (*manifest.files, MANIFEST):  # whatever else lies there is unverified
+            shutil.copyfile(source / name_of_file, copy / name_of_file)
         read_adapter(replace(ref, url=str(copy)))  # what counts is what the engine will read
         _check_config(ref, copy / CONFIG, rules)
         max_abs_b = _check_tensors(ref, copy / TENSORS, rules)

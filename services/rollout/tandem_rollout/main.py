@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from tandem import envs
 from tandem.config import Config
 from tandem.obs import get_logger
-from tandem.rpc.gen.rollout.v1 import rollout_pb2, rollout_pb2_grpc
 from tandem.rpc.server import RunningServer, serve
 from tandem.types import UserError
 from tandem_rollout.adapters import AdapterRules
@@ -17,9 +16,8 @@ from tandem_rollout.core import Limits, Player
 from tandem_rollout.engine import Engine
 from tandem_rollout.engine_vllm.environment import set_engine_environment
 from tandem_rollout.replica import Replica
-from tandem_rollout.servicer import RolloutServicer
+from tandem_rollout.servicer import SERVICE, RolloutServicer
 
-SERVICE = rollout_pb2.DESCRIPTOR.services_by_name["RolloutService"].full_name
 log = get_logger(__name__)
 
 
@@ -55,14 +53,8 @@ async def start(config: Config, *, host: str = "127.0.0.1", port: int = 0, repli
 
     engine = await EngineVllm.start(config, base, seed=config.run.seed + replica)
     serving = build_replica(config, engine, base)
-    servicer = RolloutServicer(serving)
     try:
-        server = await serve(
-            lambda grpc_server: rollout_pb2_grpc.add_RolloutServiceServicer_to_server(servicer, grpc_server),
-            [SERVICE],
-            host=host,
-            port=port,
-        )
+        server = await serve(RolloutServicer(serving).register, [SERVICE], host=host, port=port)
     except UserError:
         await serving.close()
         raise

@@ -13,6 +13,7 @@ from tandem.rpc.gen.rollout.v1 import rollout_pb2_grpc
 from tandem.types import RolloutTask
 from tandem_rollout.replica import Replica
 
+SERVICE = pb.DESCRIPTOR.services_by_name["RolloutService"].full_name
 Context = grpc.aio.ServicerContext
 
 
@@ -21,6 +22,10 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
 
     def __init__(self, replica: Replica) -> None:
         self.replica = replica
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add this servicer to a server."""
+        rollout_pb2_grpc.add_RolloutServiceServicer_to_server(self, server)
 
     async def Rollout(self, request: pb.RolloutRequest, context: Context) -> AsyncIterator[pb.RolloutResponse]:
         """A group a message; a caller that goes away ends its episodes, a retry plays them anew."""

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tandem.types import AdapterRef, DataCorrupt, NotFound, UserError
+from tandem.storage import VersionStore
+from tandem.types import AdapterRef, DataCorrupt, NotFound, PublishKind, UserError
 from tandem_rollout.adapters import AdapterRules, stage_adapter
 from tandem_rollout.base_model import BaseModel, read_base_model
 
@@ -59,6 +60,23 @@ def test_damaged_file(publish: Publish, rules: AdapterRules, tmp_path: Path) -> 
     path.write_bytes(data)
     with pytest.raises(DataCorrupt, match=r"adapter_model.safetensors"):
         stage_adapter(ref, rules, tmp_path)
+
+
+def test_only_what_the_manifest_lists_is_copied(publish: Publish, rules: AdapterRules, tmp_path: Path) -> None:
+    ref = publish(1)
+    (Path(ref.url) / "new_embeddings.safetensors").write_bytes(b"never hashed")
+    (Path(ref.url) / "elsewhere").symlink_to("/proc/self")
+    staged = stage_adapter(ref, rules, tmp_path)
+    names = {"adapter_config.json", "adapter_model.safetensors", "manifest.json"}
+    assert {path.name for path in staged.folder.iterdir()} == names
+
+
+def test_a_training_state_is_no_adapter(rules: AdapterRules, tmp_path: Path) -> None:
+    files = {name: [b"1"] for name in ("training_state.safetensors", "adapter_config.json")}
+    store = VersionStore(str(tmp_path / "store"))
+    ref = store.commit(PublishKind.STATE, 1, rules.base.fingerprint, files, {})
+    with pytest.raises(UserError, match="is a published state; load an adapter"):
+        stage_adapter(ref, rules, tmp_path / "staged")
 
 
 def test_reference_to_something_else(publish: Publish, rules: AdapterRules, tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from rollout_stub_engine import StubEngine
 
 from tandem.config import Config
 from tandem.rpc.clients import RolloutClient
-from tandem.rpc.gen.rollout.v1 import rollout_pb2_grpc
 from tandem.rpc.server import serve
 from tandem.types import (
     AdapterRef,
@@ -26,9 +25,9 @@ from tandem.types import (
     UserError,
 )
 from tandem_rollout.base_model import BaseModel
-from tandem_rollout.main import SERVICE, build_replica
+from tandem_rollout.main import build_replica
 from tandem_rollout.replica import Replica
-from tandem_rollout.servicer import RolloutServicer
+from tandem_rollout.servicer import SERVICE, RolloutServicer
 
 Publish = Callable[..., AdapterRef]
 BASE = AdapterRef(0, "", "", "", "", 0)
@@ -47,11 +46,7 @@ async def running(base: BaseModel, **settings: object) -> AsyncIterator[Running]
     config = Config.model_validate({"model": {"path": str(base.path)}, "learner": {"lora": {"vision": True}}})
     engine = StubEngine(base.chat, answer=lambda number: "?", **settings)  # type: ignore[arg-type]
     replica = build_replica(config, engine, base)
-    servicer = RolloutServicer(replica)
-    server = await serve(
-        lambda grpc_server: rollout_pb2_grpc.add_RolloutServiceServicer_to_server(servicer, grpc_server),
-        [SERVICE],
-    )
+    server = await serve(RolloutServicer(replica).register, [SERVICE])
     client = RolloutClient(server.address)
     try:
         yield Running(client, engine, replica)
