@@ -43,26 +43,48 @@ class RunningServer:
         await self.server.stop(grace_s)
 
 
-async def serve(
-    register: Callable[[grpc.aio.Server], None], services: Sequence[str], *, host: str = "127.0.0.1", port: int = 0
-) -> RunningServer:
-    """Start serving. `register` adds the servicers; `services` are their full names; port 0 takes a free one.
+@dataclass(frozen=True, slots=True)
+class Listener:
+    """A port that is ours, `address` (host:port), before anything is served there: callers wait."""
+
+    address: str
+    server: grpc.aio.Server
+
+    async def serve(self, register: Callable[[grpc.aio.Server], None], services: Sequence[str]) -> RunningServer:
+        """Start serving. `register` adds the servicers; `services` are their full names."""
+        health = HealthServicer()
+        register(self.server)
+        health_pb2_grpc.add_HealthServicer_to_server(health, self.server)
+        reflection.enable_server_reflection((*services, reflection.SERVICE_NAME, "grpc.health.v1.Health"), self.server)
+        await self.server.start()
+        running = RunningServer(self.address, self.server, health, tuple(services))
+        await running.set_serving(True)
+        return running
+
+    async def close(self) -> None:
+        """Give the port back, having served nothing."""
+        await self.server.start()  # gRPC frees the port of a server only if it ever ran
+        await self.server.stop(None)
+
+
+async def listen(host: str = "127.0.0.1", port: int = 0) -> Listener:
+    """Take a port; 0 takes a free one.
 
     Raises:
         UserError: the port is taken or the host is not this machine's.
     """
     server = grpc.aio.server(interceptors=[Boundary()], options=OPTIONS)
-    health = HealthServicer()
-    register(server)
-    health_pb2_grpc.add_HealthServicer_to_server(health, server)
-    reflection.enable_server_reflection((*services, reflection.SERVICE_NAME, "grpc.health.v1.Health"), server)
     try:
         bound = server.add_insecure_port(f"{host}:{port}")
     except RuntimeError as problem:
         raise UserError(
             f"cannot listen on {host}:{port}: taken or not this machine's; choose another port, or 0 for a free one"
         ) from problem
-    await server.start()
-    running = RunningServer(f"{host}:{bound}", server, health, tuple(services))
-    await running.set_serving(True)
-    return running
+    return Listener(f"{host}:{bound}", server)
+
+
+async def serve(
+    register: Callable[[grpc.aio.Server], None], services: Sequence[str], *, host: str = "127.0.0.1", port: int = 0
+) -> RunningServer:
+    """`listen`, then `Listener.serve`. Raises as `listen`."""
+    return await (await listen(host, port)).serve(register, services)

@@ -1,7 +1,7 @@
 """A blob store over fsspec, the shard and manifest formats, atomic commit, verified reading. No torch."""
 
 from tandem.storage.blobs import STAGING, BlobStore, measure
-from tandem.storage.manifest import CONFIG_FILE, TENSOR_FILE, FileEntry, Manifest
+from tandem.storage.manifest import CONFIG_FILE, MANIFEST, TENSOR_FILE, FileEntry, Manifest
 from tandem.storage.problems import explained
 from tandem.storage.readers import latest, open_tensors, read_adapter, read_manifest
 from tandem.storage.shards import (
@@ -19,6 +19,7 @@ from tandem.storage.versions import Published, VersionStore
 __all__ = [
     "CHUNK_BYTES",
     "CONFIG_FILE",
+    "MANIFEST",
     "STAGING",
     "TENSOR_FILE",
     "BlobStore",

@@ -30,6 +30,10 @@ TENSOR_FILE = {
     PublishKind.STATE: "training_state.safetensors",
 }
 CONFIG_FILE = "adapter_config.json"
+REQUIRED = {
+    PublishKind.ADAPTER: (CONFIG_FILE, TENSOR_FILE[PublishKind.ADAPTER]),
+    PublishKind.STATE: (TENSOR_FILE[PublishKind.STATE],),
+}
 _VERSION = re.compile(r"v(\d{8,})")
 
 
@@ -93,7 +97,8 @@ def parse_manifest(data: bytes, what: str) -> Manifest:
     """Read manifest.json; `what` names the file.
 
     Raises:
-        DataCorrupt: no manifest, of another format, or changed since it was written.
+        DataCorrupt: no manifest, of another format, changed since it was written, or without a file of its kind:
+            what no manifest lists would be read unverified.
     """
     stored = parse_json(_STORED, data, what)
     if stored.format != FORMAT:
@@ -103,6 +108,8 @@ def parse_manifest(data: bytes, what: str) -> Manifest:
         raise DataCorrupt(f"{what}: does not match its own checksum")
     if unsafe := [name for name in manifest.files if "/" in name or name in ("", "..", MANIFEST)]:
         raise DataCorrupt(f"{what}: names the file {unsafe[0]!r}, which is none of this folder")
+    if missing := [name for name in REQUIRED[manifest.kind] if name not in manifest.files]:
+        raise DataCorrupt(f"{what}: does not list {missing[0]}, without which there is no {manifest.kind}")
     return manifest
 
 

@@ -10,7 +10,7 @@ from tandem.types.episode import (
     TrajectoryGroup,
     Turn,
 )
-from tandem.types.errors import DataCorrupt, NotFound, StaleRequest, TandemError, Unavailable, UserError
+from tandem.types.errors import DataCorrupt, NotFound, StaleRequest, TandemError, Unavailable, UserError, exit_code
 from tandem.types.service import AdapterLoaded, LearnerStatus, RolloutStatus, RolloutTask, TrainResult
 
 __all__ = [
@@ -35,4 +35,5 @@ __all__ = [
     "Turn",
     "Unavailable",
     "UserError",
+    "exit_code",
 ]

@@ -23,3 +23,8 @@ class Unavailable(TandemError):
 
 class DataCorrupt(TandemError):
     """Bytes do not match their checksum or their description. Names the file; never retried on the same bytes."""
+
+
+def exit_code(problem: TandemError) -> int:
+    """What a command line exits with: 2 where its user must change something first, else 1."""
+    return 2 if isinstance(problem, UserError | NotFound | DataCorrupt) else 1

@@ -35,9 +35,13 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
 
 
 def publish(store: VersionStore, version: int, kind: PublishKind = ADAPTER, fill: float = 1.0) -> AdapterRef:
-    name = "adapter_model.safetensors" if kind is ADAPTER else "training_state.safetensors"
     data = save({"w": np.full((64, 64), fill, np.float32)})
-    return store.commit(kind, version, BASE, {name: [data[:100], data[100:]], "note": [b"n"]}, {"step": version})
+    pieces = [data[:100], data[100:]]
+    if kind is ADAPTER:
+        files = {"adapter_model.safetensors": pieces, "adapter_config.json": [b"{}"]}
+    else:
+        files = {"training_state.safetensors": pieces}
+    return store.commit(kind, version, BASE, {**files, "note": [b"n"]}, {"step": version})
 
 
 def tamper(store: VersionStore, path: str, change) -> None:
@@ -63,7 +67,8 @@ def test_commit_find_latest_and_read_back(url: str, tmp_path: Path) -> None:
     assert store.find(ADAPTER, 1).ref == first  # type: ignore[union-attr]
     assert store.find(ADAPTER, 2) is None and store.latest(STATE) is None
     folder = read_adapter(second, cache=tmp_path / "cache")
-    assert {path.name for path in folder.iterdir()} == {"adapter_model.safetensors", "note", "manifest.json"}
+    names = {"adapter_model.safetensors", "adapter_config.json", "note", "manifest.json"}
+    assert {path.name for path in folder.iterdir()} == names
     assert hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest() == second.sha256
     with open_tensors(second, cache=tmp_path / "cache") as tensors:
         assert (tensors.get_slice("w")[3:5] == np.full((2, 64), 2.0)).all()
@@ -128,6 +133,22 @@ def test_a_manifest_may_not_name_files_outside_its_folder(tmp_path: Path) -> Non
     ref = store.commit(ADAPTER, 1, BASE, {"../secret": [b"s"]}, {})
     with pytest.raises(DataCorrupt, match=re.escape("names the file '../secret'")):
         read_manifest(ref)
+
+
+@pytest.mark.parametrize(
+    ("kind", "names", "missing"),
+    [
+        (ADAPTER, [], "adapter_config.json"),
+        (ADAPTER, ["adapter_model.safetensors"], "adapter_config.json"),
+        (ADAPTER, ["adapter_config.json", "training_state.safetensors"], "adapter_model.safetensors"),
+        (STATE, ["adapter_config.json", "adapter_model.safetensors"], "training_state.safetensors"),
+    ],
+)
+def test_a_manifest_must_list_the_files_of_its_kind(tmp_path: Path, kind, names: list[str], missing: str) -> None:
+    ref = VersionStore(str(tmp_path)).commit(kind, 1, BASE, {name: [b"1"] for name in names}, {})
+    (Path(ref.url) / missing).write_bytes(b"never hashed")
+    with pytest.raises(DataCorrupt, match=f"manifest.json: does not list {missing}, without which there is no {kind}"):
+        read_adapter(ref)
 
 
 def test_another_folder_under_a_reference_is_refused(url: str, tmp_path: Path) -> None:

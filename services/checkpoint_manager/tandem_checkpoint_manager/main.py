@@ -6,16 +6,10 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
-import grpc
-
 from tandem.config import Config
-from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2, checkpoint_pb2_grpc
-from tandem.rpc.server import RunningServer, serve
-from tandem.types import UserError
+from tandem.rpc.server import RunningServer, listen
 from tandem_checkpoint_manager.core import CheckpointManager
-from tandem_checkpoint_manager.servicer import CheckpointServicer
-
-SERVICE = checkpoint_pb2.DESCRIPTOR.services_by_name["CheckpointService"].full_name
+from tandem_checkpoint_manager.servicer import SERVICE, CheckpointServicer
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,14 +41,10 @@ async def start(
         UserError: the store cannot be written or holds a state newer than `rewind_to`, or the port is taken.
     """
     url = config.checkpoint.url or str(Path(config.run.dir) / config.run.name / "checkpoints")
-    manager = await asyncio.to_thread(CheckpointManager, url, config.checkpoint.keep, rewind_to)
-    servicer = CheckpointServicer(manager)
-
-    def register(server: grpc.aio.Server) -> None:
-        checkpoint_pb2_grpc.add_CheckpointServiceServicer_to_server(servicer, server)
-
+    listener = await listen(host, port)  # first: opening a store mends it, which a start without a port must not
     try:
-        return CheckpointService(manager, await serve(register, [SERVICE], host=host, port=port))
-    except UserError:
-        manager.close()
+        manager = await asyncio.to_thread(CheckpointManager, url, config.checkpoint.keep, rewind_to)
+    except BaseException:
+        await listener.close()
         raise
+    return CheckpointService(manager, await listener.serve(CheckpointServicer(manager).register, [SERVICE]))

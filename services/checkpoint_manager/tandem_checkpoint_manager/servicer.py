@@ -16,6 +16,7 @@ from tandem.storage import Published
 from tandem.types import UserError
 from tandem_checkpoint_manager.core import CheckpointManager
 
+SERVICE = pb.DESCRIPTOR.services_by_name["CheckpointService"].full_name
 Context = grpc.aio.ServicerContext
 
 
@@ -25,6 +26,10 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
     def __init__(self, manager: CheckpointManager) -> None:
         self.manager = manager
         self._deleted: deque[str] = deque(maxlen=1024)  # request ids, so that a retried delete is no NOT_FOUND
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add this servicer to a server."""
+        checkpoint_pb2_grpc.add_CheckpointServiceServicer_to_server(self, server)
 
     async def PutShard(
         self, request_iterator: AsyncIterator[pb.PutShardRequest], context: Context

@@ -24,7 +24,8 @@ from tandem.rpc.clients import CheckpointClient
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as pb
 from tandem.storage import read_adapter
 from tandem.types import DataCorrupt, NotFound, PublishKind, StaleRequest, UserError
-from tandem_checkpoint_manager.main import SERVICE, start
+from tandem_checkpoint_manager.main import start
+from tandem_checkpoint_manager.servicer import SERVICE
 
 ADAPTER = PublishKind.ADAPTER
 BASE = "a" * 64
@@ -138,6 +139,24 @@ async def test_start_refuses_what_cannot_be(tmp_path: Path) -> None:
         await start(config(tmp_path, url="/dev/null/x"))
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="cannot listen on"):
         await start(config(tmp_path), port=taken.getsockname()[1])
+    assert os.listdir(tmp_path) == []
+
+
+async def test_a_refused_start_leaves_store_and_port_alone(tmp_path, make_tensors, make_shards) -> None:
+    service = await start(config(tmp_path))
+    client = CheckpointClient(service.address)
+    await put_all(client, make_shards(make_tensors(), 1, 1))
+    port = int(service.address.rpartition(":")[2])
+    with pytest.raises(UserError, match="cannot listen on"):
+        await start(config(tmp_path), port=port, rewind_to=0)
+    ref = await publish(client, 1, 1)  # the shard that the running one has staged is still there
+    await client.close()
+    await service.stop()
+    with pytest.raises(UserError, match=r"/dev/null/x"):
+        await start(config(tmp_path, url="/dev/null/x"), port=port)
+    again = await start(config(tmp_path), port=port)
+    assert again.manager.get(ADAPTER).ref == ref
+    await again.stop()
 
 
 # ---- as a command

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-import grpc
 import torch.distributed as dist
 
-from tandem.config import Config, load_recipe
+from tandem.config import Config
 from tandem.obs import setup_logging
-from tandem.rpc.gen.learner.v1 import learner_pb2_grpc
+from tandem.rpc.alone import run_alone
 from tandem.rpc.server import RunningServer, serve
-from tandem.runtime import until_signal
 from tandem.types import TandemError, UserError
 from tandem_learner.channel import Channel
 from tandem_learner.comm import close_comm, free_rendezvous, open_comm, open_store
@@ -87,11 +82,8 @@ def _open(config: Config, rank: int, world_size: int, rendezvous: str) -> Learne
 
 
 async def _leader(leader: Leader, thread: ThreadPoolExecutor, host: str, port: int) -> RunningLearner:
-    def register(server: grpc.aio.Server) -> None:
-        learner_pb2_grpc.add_LearnerServiceServicer_to_server(LearnerServicer(leader), server)
-
     try:
-        server: RunningServer = await serve(register, [SERVICE], host=host, port=port)
+        server: RunningServer = await serve(LearnerServicer(leader).register, [SERVICE], host=host, port=port)
     except TandemError:
         await leader.stop()
         _leave(thread)
@@ -123,39 +115,22 @@ def _leave(thread: ThreadPoolExecutor) -> None:
     close_comm()
 
 
-async def _run(config: Config, given: argparse.Namespace) -> None:
-    learner = await start(
-        config,
-        host=given.host,
-        port=given.port,
-        rank=given.rank,
-        world_size=config.learner.world_size,
-        rendezvous=given.rendezvous,
+async def _start_alone(config: Config, *, host: str, port: int, rank: int, rendezvous: str) -> RunningLearner:
+    setup_logging(config.obs, f"learner[{rank}]")
+    return await start(
+        config, host=host, port=port, rank=rank, world_size=config.learner.world_size, rendezvous=rendezvous
     )
-    print(json.dumps({"service": "learner", "address": learner.address}), flush=True)
-    signalled = asyncio.ensure_future(until_signal())
-    await asyncio.wait({signalled, learner.ended}, return_when=asyncio.FIRST_COMPLETED)
-    signalled.cancel()
-    await learner.stop()
-    if learner.ended.done():
-        learner.ended.result()  # a follower whose rank 0 is gone says so
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """python -m tandem_learner RECIPE [key=value ...] [--port N] [--rank R --rendezvous HOST:PORT]."""
-    parser = argparse.ArgumentParser("tandem_learner", description="Serve tandem.learner.v1 without Ray: one rank.")
-    parser.add_argument("recipe", help="recipe YAML")
-    parser.add_argument("overrides", nargs="*", metavar="key=value", help="overrides of the recipe")
-    parser.add_argument("--host", default="127.0.0.1")
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one; rank 0 serves")
-    parser.add_argument("--rank", type=int, default=0, help="of learner.world_size ranks, one process each")
-    parser.add_argument("--rendezvous", default="", help="HOST:PORT of rank 0's store, the same for all ranks")
-    given = parser.parse_intermixed_args(arguments)
-    try:
-        config = load_recipe(given.recipe, given.overrides)
-        setup_logging(config.obs, f"learner[{given.rank}]")
-        asyncio.run(_run(config, given))
-    except TandemError as problem:
-        print(f"tandem_learner: {problem}", file=sys.stderr)
-        return 2 if isinstance(problem, UserError) else 1
-    return 0
+    """python -m tandem_learner RECIPE [key=value ...] [--port N] [--rank R --rendezvous HOST:PORT]; the exit code."""
+    return run_alone(
+        "learner",
+        _start_alone,
+        arguments,
+        flags={
+            "rank": (0, "of learner.world_size ranks, one process each; rank 0 serves"),
+            "rendezvous": ("", "HOST:PORT of rank 0's store, the same for all ranks"),
+        },
+        ended=lambda learner: learner.ended,  # a follower whose rank 0 is gone says so
+    )

@@ -12,7 +12,7 @@ from tandem.rpc.gen.learner.v1 import learner_pb2_grpc
 from tandem.types import TrainResult, TrajectoryGroup, UserError
 from tandem_learner.leader import Leader
 
-SERVICE = "tandem.learner.v1.LearnerService"
+SERVICE = pb.DESCRIPTOR.services_by_name["LearnerService"].full_name
 
 
 class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
@@ -20,6 +20,10 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
 
     def __init__(self, leader: Leader) -> None:
         self.leader = leader
+
+    def register(self, server: grpc.aio.Server) -> None:
+        """Add this servicer to a server."""
+        learner_pb2_grpc.add_LearnerServiceServicer_to_server(self, server)
 
     async def TrainStep(
         self, request_iterator: AsyncIterator[pb.TrainStepRequest], context: grpc.aio.ServicerContext
