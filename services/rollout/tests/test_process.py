@@ -57,6 +57,10 @@ def engine_of(pid: int) -> int:
     raise AssertionError(f"no engine below process {pid}")
 
 
+def alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
 async def health(address: str) -> int:
     async with grpc.aio.insecure_channel(address) as channel:
         request = health_pb2.HealthCheckRequest(service="tandem.rollout.v1.RolloutService")
@@ -92,6 +96,21 @@ async def test_serves_until_its_engine_is_killed(base: BaseModel, tmp_path: Path
         process.send_signal(signal.SIGTERM)
         assert await asyncio.wait_for(process.wait(), 60) == 0
         assert await process.stdout.read() == b""  # one line, nothing else
+
+
+@pytest.mark.vllm
+async def test_a_killed_service_leaves_no_engine_behind(base: BaseModel, tmp_path: Path) -> None:
+    async with service(recipe(tmp_path, base.path)) as process:
+        assert process.stdout is not None
+        await asyncio.wait_for(process.stdout.readline(), 180)
+        engine = engine_of(process.pid)
+        process.kill()
+        await process.wait()
+    for _ in range(100):
+        if not alive(engine):
+            break
+        await asyncio.sleep(0.1)
+    assert not alive(engine)
 
 
 @pytest.mark.parametrize("missing", ["model", "recipe"])
