@@ -75,8 +75,11 @@ class Channel:
             return
 
     def answer(self, number: int, answer: bytes) -> None:
-        """A follower: the answer to order `number`."""
-        self._set(f"answer/{number}/{self.rank}", answer)
+        """A follower: the answer to order `number`. Raises Unavailable once rank 0 is gone."""
+        try:
+            self._set(f"answer/{number}/{self.rank}", answer)
+        except dist.DistNetworkError as problem:
+            raise Unavailable(f"learner rank 0 is gone: {problem}") from problem
 
     def _wait(self, key: str, timeout: timedelta) -> bytes:
         self._waits.wait([key], timeout)

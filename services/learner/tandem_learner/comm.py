@@ -92,7 +92,7 @@ def open_store(rank: int, world_size: int, rendezvous: str, timeout_s: float) ->
 
     Raises:
         UserError: no usable rendezvous.
-        Unavailable: nobody serves there.
+        Unavailable: nobody serves there, or rank 0 cannot: the port was free when it was picked, but is taken now.
     """
     if world_size == 1:
         return dist.HashStore()
@@ -107,6 +107,11 @@ def open_store(rank: int, world_size: int, rendezvous: str, timeout_s: float) ->
             host, int(port), is_master=rank == 0, timeout=timeout, wait_for_workers=False, multi_tenant=True
         )
     except dist.DistError as problem:
+        if rank == 0:
+            raise Unavailable(
+                f"learner rank 0 cannot serve the ranks' store at {rendezvous}, the port may be taken: "
+                "start all ranks again with another rendezvous"
+            ) from problem
         raise Unavailable(f"learner rank {rank}: no rank 0 at {rendezvous}: {problem}") from problem
 
 

@@ -43,6 +43,7 @@ class LearnerCore:
         self.forbidden = frozenset(forbidden_token_ids(chat, self.vocab_size))
         self.adapter_config_json = adapter_config_json(attach_lora(model, config.learner.lora, seed=config.run.seed))
         self.policy = shard_policy(model.to(comm.device), comm.mesh, recompute=config.learner.activation_checkpointing)
+        self._hand_back_cache()  # the whole model was on the device before it was sharded
         self.optimizer = ShardedAdamW(self.policy.parameters, config.learner, comm)
         self.settings = UpdateSettings(
             processor=load_processor(config.model.path),
@@ -87,8 +88,7 @@ class LearnerCore:
             if update := self._update([kept[i] for i in part], values, images, lr, phases):
                 updates.append(update)
         self.version += 1
-        if self.comm.device.type == "cuda":
-            torch.cuda.empty_cache()  # the engine shares the GPU and wakes next
+        self._hand_back_cache()  # the engine wakes next
         return {**figures, **spread, **_combine(updates), "lr": lr, **phases.metrics()}
 
     def _update(
@@ -120,6 +120,11 @@ class LearnerCore:
             "largest_gap": tally.largest_gap,
             "images": float(tally.images),
         }
+
+    def _hand_back_cache(self) -> None:
+        """Free the GPU memory that torch keeps but does not use: the engine shares the GPU."""
+        if self.comm.device.type == "cuda":
+            torch.cuda.empty_cache()
 
     def _learning_rate(self) -> float:
         learner = self.config.learner

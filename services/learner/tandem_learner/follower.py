@@ -23,7 +23,7 @@ class Follower:
     async def follow(self) -> None:
         """Obey orders until the order to stop, or until `stop`.
 
-        A failed order is answered, not raised: rank 0 decides.
+        A failed order is answered, not raised, whatever the failure: rank 0 waits for an answer, and decides.
 
         Raises:
             Unavailable: rank 0 is gone.
@@ -34,16 +34,21 @@ class Follower:
                 gone = encode_problem(Unavailable("was stopped"))  # rank 0 need not wait for its next answer
                 await asyncio.to_thread(self.channel.answer, self._number, gone)
                 return
-            order = decode_order(data)
-            try:
-                answer = encode_answer(await self.rank.obey(order))
-            except (TandemError, ValueError, OSError) as problem:
-                log.warning("rank %d: %s failed: %s", self.channel.rank, type(order).__name__, problem)
-                answer = encode_problem(problem)
+            answer, last = await self._obey(data)
             await asyncio.to_thread(self.channel.answer, self._number, answer)
-            if isinstance(order, Stop):
+            if last:
                 return
             self._number += 1
+
+    async def _obey(self, data: bytes) -> tuple[bytes, bool]:
+        """The answer to an order, and whether that was the order to stop."""
+        try:
+            order = decode_order(data)
+            return encode_answer(await self.rank.obey(order)), isinstance(order, Stop)
+        except Exception as problem:
+            foreseen = isinstance(problem, TandemError)
+            log.warning("rank %d: order failed: %s", self.channel.rank, problem, exc_info=not foreseen)
+            return encode_problem(problem), False
 
     async def stop(self) -> None:
         """End the wait for orders."""

@@ -81,8 +81,8 @@ class Leader:
             await asyncio.to_thread(check_groups, groups, self._limits(expected_version))
             try:
                 metrics = (await self._all(Train(tuple(groups))))[0]
-            except TandemError as problem:
-                self._broken = str(problem)
+            except BaseException as problem:  # also what nobody foresaw leaves the ranks in doubt
+                self._broken = _in_words(problem)
                 raise
             return TrainResult(self._advance(expected_version + 1), metrics)
 
@@ -155,7 +155,7 @@ class Leader:
         """All ranks' answers in order of rank, or the first failure: at once, for others may hang on the one
         that failed.
 
-        A Restore waits for all: nobody hangs in it, and where all refuse alike nothing has changed.
+        A Restore waits for all: nobody hangs in it, and where all refuse nothing has changed.
         """
         number, pieces = await self._post(order)
         others = [self._answer(number, channel, self.timeout_s) for channel in self.channels]
@@ -164,14 +164,16 @@ class Leader:
                 answers = await asyncio.gather(
                     self.rank.obey(order), *others, return_exceptions=isinstance(order, Restore)
                 )
-        except TandemError:
+        except BaseException as problem:  # whatever it was, the threads that wait for answers must end
+            if isinstance(order, Restore):
+                self._broken = _in_words(problem)
             for channel in self.channels:
                 channel.release_answer(number)
             raise
         problems = [answer for answer in answers if isinstance(answer, BaseException)]
         if problems:
-            if len(problems) < len(answers):
-                self._broken = str(problems[0])
+            if len(problems) < len(answers) or not all(isinstance(problem, TandemError) for problem in problems):
+                self._broken = _in_words(problems[0])
             raise problems[0]
         for channel in self.channels:
             channel.forget(number, pieces)
@@ -179,10 +181,12 @@ class Leader:
 
     async def _post(self, order: Order) -> tuple[int, int]:
         """Give an order to all followers; its number and how many pieces it took."""
+        # encoded first: a number that is taken must reach the followers, who wait for one after the other
+        data = await asyncio.to_thread(encode_order, order) if self.channels else b""
         number, self._number = self._number, self._number + 1
         if not self.channels:
             return number, 0
-        pieces = await asyncio.to_thread(self.channels[0].post_pieces, number, encode_order(order))
+        pieces = await asyncio.to_thread(self.channels[0].post_pieces, number, data)
         for channel in self.channels:
             channel.go(number, pieces)
         return number, pieces
@@ -191,3 +195,8 @@ class Leader:
         wait = partial(channel.await_answer, number, timeout_s)
         data = await asyncio.get_running_loop().run_in_executor(self._threads, wait)
         return decode_answer(data, channel.rank) if data != RELEASED else {}
+
+
+def _in_words(problem: BaseException) -> str:
+    """Never empty, as the message alone may be."""
+    return str(problem) if isinstance(problem, TandemError) else f"{type(problem).__name__}: {problem}"

@@ -90,10 +90,7 @@ def decode_answer(data: bytes, rank: int) -> Answer:
     content = json.loads(data)
     if "answer" in content:
         return content["answer"]
-    kind = getattr(types, content["kind"], TandemError)
-    known = isinstance(kind, type) and issubclass(kind, TandemError)
-    raise (
-        kind(content["message"])
-        if known
-        else TandemError(f"learner rank {rank}: {content['kind']}: {content['message']}")
-    )
+    kind = getattr(types, content["kind"], None)
+    if isinstance(kind, type) and issubclass(kind, TandemError):
+        raise kind(content["message"])
+    raise TandemError(f"learner rank {rank}: {content['kind']}: {content['message']}")

@@ -35,7 +35,8 @@ class Rank:
         try:
             return await self._obey(order)
         except RuntimeError as problem:
-            what = f"{type(order).__name__} failed: {str(problem).splitlines()[0]}"
+            said, _, _ = str(problem).strip().partition("\n")
+            what = f"{type(order).__name__} failed: {said}"
             raise Unavailable(f"learner rank {self.core.comm.rank}: {what}") from problem
 
     async def _obey(self, order: Order) -> Answer:

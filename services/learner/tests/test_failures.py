@@ -1,0 +1,129 @@
+"""What nobody foresaw goes wrong on one rank: nobody waits in vain, and nobody trains on."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import socket
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+from episodes import play_groups
+
+from tandem.config import Config
+from tandem.types import AdapterRef, TandemError, TrajectoryGroup, Unavailable
+from tandem_learner.channel import RELEASED, Channel
+from tandem_learner.comm import close_comm, free_rendezvous, open_comm, open_store
+from tandem_learner.core import LearnerCore
+from tandem_learner.follower import Follower
+from tandem_learner.leader import Leader
+from tandem_learner.orders import Stop, Train, decode_answer, encode_order
+from tandem_learner.rank import Rank
+
+TIMEOUT_S = 20.0
+
+
+class FaultyCore(LearnerCore):
+    """A core with a bug in its step and its restore."""
+
+    problem: Exception
+
+    def train_step(self, groups: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        raise self.problem
+
+    def restore(self, adapter: AdapterRef, state: AdapterRef | None) -> int:
+        raise self.problem
+
+
+@pytest.fixture(scope="module")
+def core(tiny_model: Path) -> Iterator[FaultyCore]:
+    config = Config.model_validate(
+        {"model": {"path": str(tiny_model)}, "rollout": {"group_size": 4}, "learner": {"lora": {"rank": 4}}}
+    )
+    yield FaultyCore(config, open_comm(config, 0, 1, open_store(0, 1, "", 60)))
+    close_comm()
+
+
+@pytest.fixture(scope="module")
+def groups(tiny_model: Path) -> list[TrajectoryGroup]:
+    return play_groups(tiny_model, groups=1, group_size=4, window=2, max_turns=2)
+
+
+UNFORESEEN = [KeyError("lora_A"), AssertionError(), OSError("no space"), ValueError("shape")]
+
+
+@pytest.mark.parametrize("problem", UNFORESEEN, ids=lambda problem: type(problem).__name__)
+async def test_unforeseen_failure_on_rank_0_ends_the_wait_and_stops_training(
+    core: FaultyCore, groups: list[TrajectoryGroup], problem: Exception
+) -> None:
+    core.problem = problem
+    store = dist.HashStore()
+    channel = Channel(lambda: store, 1)
+    leader = Leader(Rank(core, ThreadPoolExecutor(1)), [channel], TIMEOUT_S)
+    with pytest.raises(type(problem)):
+        await leader.train_step("first", 0, groups)
+    assert await asyncio.to_thread(channel.await_answer, 0, TIMEOUT_S) == RELEASED
+    with pytest.raises(Unavailable, match=f"Restore first: {type(problem).__name__}"):
+        await leader.train_step("second", 0, groups)
+
+
+async def test_unforeseen_failure_of_a_restore_stops_training(core: FaultyCore, groups: list[TrajectoryGroup]) -> None:
+    core.problem = OSError("no such device")
+    leader = Leader(Rank(core, ThreadPoolExecutor(1)), [], TIMEOUT_S)
+    with pytest.raises(OSError, match="no such device"):
+        await leader.restore("restore", AdapterRef(1, "file:///v1", "0" * 64, "tandem-v00000001", "0" * 64, 1), None)
+    with pytest.raises(Unavailable, match="Restore first: OSError"):
+        await leader.train_step("step", 0, groups)
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (KeyError("lora_A"), "learner rank 1: KeyError: 'lora_A'"),
+        (AssertionError(), "learner rank 1: AssertionError"),
+        (RuntimeError(), "Train failed"),  # torch's, without a message
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_unforeseen_failure_on_a_follower_is_answered(
+    core: FaultyCore, groups: list[TrajectoryGroup], problem: Exception, said: str
+) -> None:
+    core.problem = problem
+    store = dist.HashStore()
+    channel = Channel(lambda: store, 1)  # both ends
+    follower = Follower(Rank(core, ThreadPoolExecutor(1)), channel)
+    following = asyncio.create_task(follower.follow())
+    try:
+        channel.go(0, channel.post_pieces(0, encode_order(Train(tuple(groups)))))
+        with pytest.raises(TandemError, match=said):
+            decode_answer(await asyncio.to_thread(channel.await_answer, 0, TIMEOUT_S), 1)
+        channel.go(1, channel.post_pieces(1, encode_order(Stop())))  # it still follows
+        assert decode_answer(await asyncio.to_thread(channel.await_answer, 1, TIMEOUT_S), 1) == {}
+    finally:
+        await follower.stop()
+        await following
+
+
+def test_answer_to_a_rank_0_that_is_gone_is_unavailable() -> None:
+    host, _, port = free_rendezvous().rpartition(":")
+    served = dist.TCPStore(host, int(port), is_master=True, wait_for_workers=False)
+    channel = Channel(lambda: dist.TCPStore(host, int(port), is_master=False), 1)
+    channel.answer(0, b"{}")
+    del served
+    gc.collect()
+    with pytest.raises(Unavailable, match="rank 0 is gone"):
+        for number in range(1, 1000):  # the first ones may still fit into the connection's buffer
+            channel.answer(number, b"{}")
+
+
+def test_taken_rendezvous_is_one_clear_line() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        rendezvous = f"127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(Unavailable, match=f"{rendezvous}, the port may be taken") as caught:
+            open_store(0, 2, rendezvous, 5)
+    assert "\n" not in str(caught.value)
