@@ -16,12 +16,14 @@ from tandem.model.loading import load_model
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "deploy/recipes/maze2d-cpu.yaml"
 MODEL = ROOT / "models/tiny-qwen3vl"
+# The tiny model was made with a window of one turn: with more it answers nonsense and has nothing to learn from, but
+# engine and learner must agree on nonsense too, here on whole transcripts of up to 14 images under a trained adapter.
+WHOLE_TRANSCRIPT = ["env.window=0", "learner.algo.drop_zero_variance=false"]
 SMALL = [
     "run.name=e2e",
     "rollout.replicas=1",
     "rollout.groups_per_step=6",
     "rollout.group_size=4",
-    "env.window=0",  # the whole transcript with all its images
     "rollout.engine.max_model_len=1024",
     "learner.world_size=2",
     "eval.fixed=4",
@@ -61,9 +63,8 @@ def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
     assert [row["version"] for row in trained] == [1, 2, 3]
     for row in trained:
         assert row["rollout/failed_episodes"] == 0
-        assert row["rollout_learner_logprob_gap_max"] < 1e-4
-    learned = [row for row in trained if row["version"] > 1 and row["updates"]]  # under a trained adapter
-    assert learned and all(row["rollout_learner_logprob_gap_max"] > 0 for row in learned)
+        assert row["updates"] == 1
+        assert 0 < row["rollout_learner_logprob_gap_max"] < 1e-4
     run = tmp_path / "e2e"
     assert {"config.yaml", "report.json", "eval-before.json", "eval-after.json", "learning-curve.png"} <= {
         p.name for p in run.iterdir()
@@ -75,7 +76,7 @@ def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
     assert weights and all(bool(value.any()) for value in weights.values())  # B starts at zero: it was trained
 
     resumed = subprocess.Popen(
-        command(tmp_path, "run.steps=50", "--resume"),
+        command(tmp_path, "run.steps=50", "--resume", *WHOLE_TRANSCRIPT),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -92,6 +93,8 @@ def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
         resumed.kill()
     assert resumed.returncode == 0, output
     versions = [row["version"] for row in rows(tmp_path)]
+    for row in rows(tmp_path)[3:]:
+        assert 0 < row["rollout_learner_logprob_gap_max"] < 1e-4
     assert versions == list(range(1, len(versions) + 1))
     assert 4 <= versions[-1] < 50
     assert f"stopped and saved at version {versions[-1]}" in output
