@@ -121,17 +121,17 @@ def tiny_config(tokenizer: Tokenizer) -> Qwen3VLConfig:
         "deepstack_visual_indexes": [1],
         "initializer_range": 0.1,
     }
-    settings: dict[str, Any] = dict(
-        text_config=text,
-        vision_config=vision,
-        image_token_id=ids[chat.IMAGE_PAD],
-        video_token_id=ids[chat.VIDEO_PAD],
-        vision_start_token_id=ids[chat.VISION_START],
-        vision_end_token_id=ids[chat.VISION_END],
-        tie_word_embeddings=False,
-        initializer_range=0.1,
-        dtype="float32",
-    )
+    settings: dict[str, Any] = {
+        "text_config": text,
+        "vision_config": vision,
+        "image_token_id": ids[chat.IMAGE_PAD],
+        "video_token_id": ids[chat.VIDEO_PAD],
+        "vision_start_token_id": ids[chat.VISION_START],
+        "vision_end_token_id": ids[chat.VISION_END],
+        "tie_word_embeddings": False,
+        "initializer_range": 0.1,
+        "dtype": "float32",
+    }
     return Qwen3VLConfig(**settings)
 
 
