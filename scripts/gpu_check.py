@@ -58,10 +58,11 @@ async def serving(config: Config) -> AsyncIterator[Services]:
     """All services in this process; the engine has its own."""
     running = []
     try:
-        for module in (tandem_checkpoint_manager.main, tandem_rollout.main, tandem_learner.main):
+        for module in (tandem_checkpoint_manager.main, tandem_learner.main, tandem_rollout.main):
             running.append(await module.start(config))
-        checkpoint, rollout, learner = (service.address for service in running)
-        async with tandem_controller.main.connected(Deployment((rollout,), learner, checkpoint)) as services:
+        checkpoint, learner, rollout = (service.address for service in running)
+        deployment = Deployment((rollout,), learner, checkpoint)
+        async with tandem_controller.main.connected(deployment, config) as services:
             yield services
     finally:
         for service in reversed(running):
@@ -72,7 +73,7 @@ async def greedy(services: Services, config: Config, position: Position) -> list
     """Greedy completions of four groups under the version that is served, turn by turn."""
     task = training_task(config, position, [position.next_seed + index for index in range(4)])
     task = replace(task, sampling=replace(task.sampling, temperature=0.0))
-    groups = await services.fleet.play(task, config.rollout.episode_timeout_s)
+    groups = await services.fleet.play(task)
     return [turn.completion_ids for group in groups for episode in group.trajectories for turn in episode.turns]
 
 
