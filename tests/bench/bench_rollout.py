@@ -56,4 +56,3 @@ async def test_concurrent_episodes_against_one_at_a_time() -> None:
     await client.close()
     await service.stop()
     show("rollout, one replica", "turns/s", {"32 groups of 8 at once": together, "one episode at a time": alone})
-    assert all(rate > 0 for rate in together + alone)

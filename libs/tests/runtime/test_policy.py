@@ -1,10 +1,10 @@
-"""Deadlines name what was waited for; retries stop; one failure ends its siblings."""
+"""Deadlines name what was waited for; one failure ends its siblings."""
 
 import asyncio
 
 import pytest
 
-from tandem.runtime import Retry, deadline, together
+from tandem.runtime import deadline, together
 from tandem.types import Unavailable, UserError
 
 
@@ -18,34 +18,6 @@ async def test_a_timeout_inside_the_body_is_not_taken_for_the_deadline() -> None
     with pytest.raises(TimeoutError):
         async with deadline(60, "outer"):
             raise TimeoutError
-
-
-@pytest.mark.parametrize(("failures", "calls"), [(0, 1), (2, 3)])
-async def test_a_retry_ends_at_the_first_answer(failures: int, calls: int) -> None:
-    seen = []
-
-    async def call() -> str:
-        seen.append(1)
-        if len(seen) <= failures:
-            raise Unavailable("not yet")
-        return "answer"
-
-    assert await Retry(attempts=3, first_wait_s=0.001).run(call) == "answer"
-    assert len(seen) == calls
-
-
-async def test_a_retry_gives_up_and_never_repeats_a_users_mistake() -> None:
-    seen = []
-
-    async def call(problem: type[Exception]) -> None:
-        seen.append(problem)
-        raise problem("no")
-
-    with pytest.raises(Unavailable):
-        await Retry(attempts=3, first_wait_s=0.001).run(lambda: call(Unavailable))
-    with pytest.raises(UserError):
-        await Retry(attempts=3, first_wait_s=0.001).run(lambda: call(UserError))
-    assert seen == [Unavailable, Unavailable, Unavailable, UserError]
 
 
 async def test_together_keeps_order_and_one_failure_cancels_the_rest() -> None:

@@ -1,0 +1,45 @@
+"""Services in Ray actors on a real local Ray: found by name, stopped in order, told apart by run."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tandem.cluster import find, ray_session
+from tandem.cluster.host import ServiceHost, result
+from tandem.cluster.registry import NAMESPACE, actor_name
+from tandem.config import Config
+from tandem.rpc.clients import CheckpointClient
+from tandem.types import NotFound, PublishKind, UserError
+
+FAR = time.monotonic() + 300
+
+
+@pytest.mark.ray
+async def test_a_hosted_service_is_found_and_answers_and_its_mistakes_keep_their_kind(tmp_path: Path) -> None:
+    store = {"model": {"path": str(tmp_path)}, "checkpoint": {"url": str(tmp_path / "store")}}
+    config = Config.model_validate(store)
+    with ray_session(config.cluster, bundles=1) as host:
+        assert host == "127.0.0.1"
+        options = {"namespace": NAMESPACE, "num_cpus": 0, "resources": {"head_mem": 0.1}}
+
+        def hosted(index: int):
+            name = actor_name("run-a", "checkpoint_manager", index)
+            actor = ServiceHost.options(name=name, **options)
+            return actor.remote("tandem_checkpoint_manager.main", config.model_dump_json(), host)
+
+        manager = hosted(0)
+        address = result(manager.start.remote(), FAR, "start")
+        assert find("run-a", "checkpoint_manager") == (address,)
+        client = CheckpointClient(address)
+        assert await client.list(PublishKind.ADAPTER) == ()
+        with pytest.raises(NotFound, match="no adapter is published"):
+            await client.get(PublishKind.ADAPTER)
+        await client.close()
+
+        port = int(address.rpartition(":")[2])
+        with pytest.raises(UserError, match=f"cannot listen on 127.0.0.1:{port}"):
+            result(hosted(1).start.remote(port=port), FAR, "start")
+        with pytest.raises(NotFound, match="run run-b has no service 'rollout' on this cluster"):
+            find("run-b", "rollout")
+        result(manager.stop.remote(), FAR, "stop")
