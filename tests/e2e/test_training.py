@@ -34,18 +34,9 @@ SMALL = [
 ]
 
 
-def command(folder: Path, *more: str) -> list[str]:
-    return [
-        sys.executable,
-        "-m",
-        "tandem.cli",
-        "train",
-        str(RECIPE),
-        f"run.dir={folder}",
-        f"model.path={MODEL}",
-        *SMALL,
-        *more,
-    ]
+def command(folder: Path, *more: str, verb: str = "train") -> list[str]:
+    where = [f"run.dir={folder}", f"model.path={MODEL}"]
+    return [sys.executable, "-m", "tandem.cli", verb, str(RECIPE), *where, *SMALL, *more]
 
 
 def rows(folder: Path) -> list[dict]:
@@ -74,6 +65,13 @@ def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
     peft_model = PeftModel.from_pretrained(load_model(MODEL), str(run / "checkpoints/adapters/v00000003"))
     weights = {name: value for name, value in peft_model.named_parameters() if "lora_B" in name}
     assert weights and all(bool(value.any()) for value in weights.values())  # B starts at zero: it was trained
+
+    figures = tmp_path / "figures.json"
+    asked = ["--adapter", "latest", "--limit", "3", "--json", str(figures)]
+    subprocess.run(command(tmp_path, *asked, verb="eval"), check=True, timeout=180, cwd=tmp_path)
+    evaluated = json.loads(figures.read_text())
+    assert evaluated["adapter"] == "tandem-v00000003"
+    assert evaluated["suites"]["fixed greedy"]["episodes"] == 3
 
     resumed = subprocess.Popen(
         command(tmp_path, "run.steps=50", "--resume", *WHOLE_TRANSCRIPT),
