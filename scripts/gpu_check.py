@@ -27,7 +27,7 @@ import tandem_rollout.main
 from tandem.cluster import Deployment
 from tandem.config import Config, load_recipe
 from tandem.types import TandemError
-from tandem_controller.loop import Position, Services, Stopwatch, start, step, training_task
+from tandem_controller.loop import Position, Services, Stopwatch, distribute, make_version, start, training_task
 from tandem_controller.progress import Progress
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -92,7 +92,8 @@ async def check(config: Config) -> None:
         position = await start(services, config, 0)
         with Progress(Console(quiet=True), STEPS, 0, config.rollout.groups_per_step) as progress:
             for _ in range(STEPS):  # the first adapter is zero: the second step is the one through a real adapter
-                position, row = await step(services, config, position, progress, Stopwatch())
+                position, row = await make_version(services, config, position, progress, Stopwatch())
+                await distribute(services, position.version, Stopwatch())
                 require(row["rollout/failed_episodes"] == 0, f"{row['rollout/turns']} turns, no episode failed")
                 gap = row["rollout_learner_logprob_gap_max"]
                 require(0 < gap < AGREE, f"engine and learner agree within {gap:.1e} nats, version {position.version}")

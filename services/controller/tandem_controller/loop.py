@@ -13,11 +13,12 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tandem.config import Config
 from tandem.envs import tasks
+from tandem.obs import get_logger
 from tandem.rpc.clients import CheckpointClient, LearnerClient
 from tandem.types import AdapterRef, ContextPolicy, PublishKind, RolloutTask, Sampling, TandemError, TrajectoryGroup
 from tandem_controller.evaluate import fixed_greedy
@@ -25,6 +26,7 @@ from tandem_controller.fleet import Fleet
 from tandem_controller.progress import Progress
 from tandem_controller.run_dir import RunDir
 
+log = get_logger(__name__)
 SEEDS_PER_RUN_SEED = 10_000_000  # two run seeds never draw the same tasks
 
 
@@ -83,7 +85,8 @@ async def train(
     try:
         while position.version < config.run.steps and not stop.is_set():
             watch = Stopwatch()
-            position, row = await step(services, config, position, progress, watch)
+            position, row = await make_version(services, config, position, progress, watch)
+            await distribute(services, position.version, watch)
             if config.eval.every and config.eval.fixed and position.version % config.eval.every == 0:
                 with watch.phase("eval"):
                     row["eval_solve_rate"] = await fixed_greedy(services.fleet, config, position.version)
@@ -94,36 +97,51 @@ async def train(
                 await save(services, position)
                 saved = position
     except TandemError:
-        with suppress(TandemError):  # what was made since the last save may still be saved; what failed is the news
-            if saved != position:
-                await save(services, position)
+        await save_what_can_be(services, position, saved)
         raise
     if saved != position:
         await save(services, position)
     return position
 
 
-async def step(
+async def make_version(
     services: Services, config: Config, position: Position, progress: Progress, watch: Stopwatch
 ) -> tuple[Position, dict]:
-    """One policy version: play, learn, publish, load."""
+    """Play groups and learn from them: the next policy version, which only the learner has yet."""
     with watch.phase("generate"):
         seeds = tasks.seeds(config.env.id, "train", config.rollout.groups_per_step, position.next_seed)
         groups = await services.fleet.play(training_task(config, position, seeds), progress.group)
     with watch.phase("train"):
         await services.fleet.sleep()
         result = await services.learner.train_step(position.version, groups)
-    with watch.phase("sync"):
-        adapter = await publish(services, PublishKind.ADAPTER, result.policy_version)
-        await services.fleet.wake()
-        await services.fleet.load(adapter)
     row = {"version": result.policy_version, "time": time.time(), **result.metrics, **rollout_figures(groups)}
     return Position(result.policy_version, seeds[-1] + 1), row
+
+
+async def distribute(services: Services, version: int, watch: Stopwatch) -> None:
+    """Publish the learner's adapter and have every engine serve it."""
+    with watch.phase("sync"):
+        adapter = await publish(services, PublishKind.ADAPTER, version)
+        await services.fleet.wake()
+        await services.fleet.load(adapter)
 
 
 async def save(services: Services, position: Position) -> None:
     """Publish the learner's training state and the position beside it: what --resume continues from."""
     await publish(services, PublishKind.STATE, position.version, json.dumps({"next_seed": position.next_seed}))
+
+
+async def save_what_can_be(services: Services, position: Position, saved: Position) -> None:
+    """After a service failed: save what was made since the last save, if the others still can."""
+    if saved == position:
+        return
+    try:
+        await publish(services, PublishKind.ADAPTER, position.version)  # the failure may have come before it was
+        await save(services, position)
+    except TandemError as problem:
+        log.warning("version %d could not be saved: %s", position.version, problem)
+    else:
+        log.info("saved version %d; --resume continues from there", position.version)
 
 
 async def publish(services: Services, kind: PublishKind, version: int, metadata_json: str = "{}") -> AdapterRef:
