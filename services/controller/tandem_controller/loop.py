@@ -86,12 +86,14 @@ async def train(
         while position.version < config.run.steps and not stop.is_set():
             watch = Stopwatch()
             position, row = await make_version(services, config, position, progress, watch)
-            await distribute(services, position.version, watch)
-            if config.eval.every and config.eval.fixed and position.version % config.eval.every == 0:
-                with watch.phase("eval"):
-                    row["eval_solve_rate"] = await fixed_greedy(services.fleet, config, position.version)
-            row |= {f"seconds/{name}": seconds for name, seconds in watch.seconds.items()}
-            run.log(row)
+            try:
+                await distribute(services, position.version, watch)
+                if config.eval.every and config.eval.fixed and position.version % config.eval.every == 0:
+                    with watch.phase("eval"):
+                        row["eval_solve_rate"] = await fixed_greedy(services.fleet, config, position.version)
+            finally:  # the learner has made this version, whatever became of it since
+                row |= {f"seconds/{name}": seconds for name, seconds in watch.seconds.items()}
+                run.log(row)
             progress.step(row)
             if position.version % config.checkpoint.state_every == 0:
                 await save(services, position)
