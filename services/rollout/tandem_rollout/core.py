@@ -20,6 +20,8 @@ from typing import TypeVar
 
 from tandem.envs.protocol import Env, Observation, StepResult
 from tandem.model.chat import ChatFormat
+from tandem.model.frames import Frame, FrameCache
+from tandem.model.transcript import Transcript
 from tandem.runtime import deadline, together
 from tandem.types import (
     RolloutTask,
@@ -31,9 +33,7 @@ from tandem.types import (
     Unavailable,
     UserError,
 )
-from tandem_rollout.engine import Completion, ContextFull, Engine, Frame
-from tandem_rollout.frames import FrameCache
-from tandem_rollout.transcript import Transcript
+from tandem_rollout.engine import Completion, ContextFull, Engine
 
 T = TypeVar("T")
 ENV_THREADS = 8  # environments may block (a browser, a simulator); a grid maze hardly occupies one

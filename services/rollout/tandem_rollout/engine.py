@@ -7,19 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
+from tandem.model.frames import Frame
 from tandem.types import FinishReason, Sampling, TandemError
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Frame:
-    """One image, named by the sha256 of its PNG bytes. `pixels`: uint8 [H, W, 3]."""
-
-    sha256: str
-    png: bytes
-    pixels: NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from tandem.model.chat import ChatFormat
+from tandem.model.frames import Frame
 from tandem.types import FinishReason, Sampling, Unavailable
-from tandem_rollout.engine import Completion, ContextFull, Frame, LocalAdapter
+from tandem_rollout.engine import Completion, ContextFull, LocalAdapter
 
 TOKENS_PER_IMAGE = 3
 

@@ -19,6 +19,7 @@ from tandem import envs
 from tandem.envs import Observation, StepResult
 from tandem.envs.protocol import Env
 from tandem.model.chat import ChatFormat
+from tandem.model.frames import FrameCache
 from tandem.types import (
     ContextPolicy,
     FinishReason,
@@ -29,7 +30,6 @@ from tandem.types import (
     UserError,
 )
 from tandem_rollout.core import Limits, Player, completion_seed
-from tandem_rollout.frames import FrameCache
 
 SEED = envs.seeds("maze2d:tiny", "train", 1)[0]
 TASK = RolloutTask(

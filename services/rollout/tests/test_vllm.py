@@ -20,6 +20,7 @@ from PIL import Image
 from tandem import envs
 from tandem.config import Config
 from tandem.envs import Observation, StepResult
+from tandem.model.frames import Frame, FrameCache
 from tandem.model.loading import load_model, load_processor
 from tandem.types import (
     AdapterRef,
@@ -34,9 +35,8 @@ from tandem.types import (
 from tandem_rollout.adapters import AdapterRules, stage_adapter
 from tandem_rollout.base_model import BaseModel
 from tandem_rollout.core import Limits, Player
-from tandem_rollout.engine import Completion, ContextFull, Frame, LocalAdapter
+from tandem_rollout.engine import Completion, ContextFull, LocalAdapter
 from tandem_rollout.engine_vllm.environment import set_engine_environment
-from tandem_rollout.frames import FrameCache
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 Publish = Callable[..., AdapterRef]

@@ -22,11 +22,12 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from tandem.config import Config
 from tandem.model.chat import ChatFormat
+from tandem.model.frames import Frame
 from tandem.obs import get_logger
 from tandem.runtime import deadline
 from tandem.types import DataCorrupt, FinishReason, Sampling, Unavailable, UserError
 from tandem_rollout.base_model import BaseModel
-from tandem_rollout.engine import Completion, ContextFull, Frame, LocalAdapter
+from tandem_rollout.engine import Completion, ContextFull, LocalAdapter
 from tandem_rollout.engine_vllm.prompts import PromptBuilder
 from tandem_rollout.engine_vllm.settings import engine_args, sampling_params
 

@@ -19,8 +19,8 @@ from typing import Any
 from PIL import Image
 
 from tandem.model.chat import ChatFormat
-from tandem_rollout.engine import Frame
-from tandem_rollout.lru import LRU
+from tandem.model.frames import Frame
+from tandem.model.lru import LRU
 
 LAYOUTS = 65_536  # images whose layout is remembered: about 1 kB each
 RENDERED = 64  # images whose tensors wait here between `expand` and `build`

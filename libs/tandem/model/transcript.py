@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tandem.model.chat import ChatFormat
-from tandem_rollout.engine import Frame
+from tandem.model.frames import Frame
 
 
 class Transcript:

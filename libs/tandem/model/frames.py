@@ -1,18 +1,27 @@
-"""Frames: an environment's image, encoded as PNG once per distinct picture."""
+"""Frames: an environment's image, encoded as PNG once per distinct picture. No torch: the rollout core uses this."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from tandem_rollout.engine import Frame
-from tandem_rollout.lru import LRU
+from tandem.model.lru import LRU
 
 CACHED_FRAMES = 8192
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frame:
+    """One image, named by the sha256 of its PNG bytes. `pixels`: uint8 [H, W, 3]."""
+
+    sha256: str
+    png: bytes
+    pixels: NDArray[np.uint8]
 
 
 class FrameCache:
