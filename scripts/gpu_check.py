@@ -27,8 +27,9 @@ import tandem_rollout.main
 from tandem.cluster import Deployment
 from tandem.config import Config, load_recipe
 from tandem.types import TandemError
-from tandem_controller.loop import Position, Services, Stopwatch, distribute, make_version, start, training_task
+from tandem_controller.loop import Position, Services, Stopwatch, distribute, make_version, start
 from tandem_controller.progress import Progress
+from tandem_controller.rollouts import training_task
 
 ROOT = Path(__file__).resolve().parent.parent
 AGREE = 1e-3  # nats; engine and learner run different float32 kernels
@@ -71,7 +72,7 @@ async def serving(config: Config) -> AsyncIterator[Services]:
 
 async def greedy(services: Services, config: Config, position: Position) -> list[tuple[int, ...]]:
     """Greedy completions of four groups under the version that is served, turn by turn."""
-    task = training_task(config, position, [position.next_seed + index for index in range(4)])
+    task = training_task(config, position.version, [position.next_seed + index for index in range(4)])
     task = replace(task, sampling=replace(task.sampling, temperature=0.0))
     groups = await services.fleet.play(task)
     return [turn.completion_ids for group in groups for episode in group.trajectories for turn in episode.turns]

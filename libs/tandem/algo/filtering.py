@@ -9,12 +9,12 @@ from tandem.types import Trajectory, TrajectoryGroup
 
 def valid_members(group: TrajectoryGroup) -> tuple[Trajectory, ...]:
     """The trajectories that the policy, not the machinery, ended: others say nothing about the policy."""
-    return tuple(trajectory for trajectory in group.trajectories if not trajectory.stop_reason.failed)
+    return group.valid_members
 
 
 def has_signal(group: TrajectoryGroup) -> bool:
     """True where two valid trajectories have different returns: else every advantage of the group is zero."""
-    return len({trajectory.total_return for trajectory in valid_members(group)}) > 1
+    return group.has_signal
 
 
 def select_groups(

@@ -74,6 +74,10 @@ class RolloutConfig(Section):
     replicas: Positive = Field(default=1, description="Rollout replicas, one engine each.")
     groups_per_step: Positive = Field(default=32, description="Groups that make one optimizer step.")
     group_size: Annotated[int, Field(ge=2)] = Field(default=8, description="Trajectories per group.")
+    max_refills: NonNegative = Field(
+        default=0,
+        description="Rounds of further seeds that replace groups whose members all fare alike (dynamic sampling).",
+    )
     temperature: Annotated[float, Field(gt=0)] = Field(default=1.0, description="Of training rollouts.")
     max_tokens: Positive = Field(default=16, description="Longest completion, in tokens.")
     max_concurrent_episodes: Positive = Field(default=256, description="Episodes a replica plays at once.")

@@ -110,3 +110,13 @@ class TrajectoryGroup:
     def oldest_version(self) -> int:
         """Oldest policy version in the group: what staleness is measured from."""
         return min((t.oldest_version for t in self.trajectories if t.turns), default=self.policy_version)
+
+    @property
+    def valid_members(self) -> tuple[Trajectory, ...]:
+        """The trajectories that the policy, not the machinery, ended: others say nothing about the policy."""
+        return tuple(trajectory for trajectory in self.trajectories if not trajectory.stop_reason.failed)
+
+    @property
+    def has_signal(self) -> bool:
+        """True where two valid trajectories have different returns: else every advantage of the group is zero."""
+        return len({trajectory.total_return for trajectory in self.valid_members}) > 1

@@ -1,6 +1,6 @@
 """The training loop.
 
-    seeds -> fleet.play -> groups -> learner.train_step -> version + 1
+    seeds -> play_step -> groups -> learner.train_step -> version + 1
       ^                                                        |
       '---- fleet.load <- checkpoints.publish <- learner.export'
 
@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from tandem.config import Config
-from tandem.envs import tasks
 from tandem.obs import get_logger
 from tandem.rpc.clients import CheckpointClient, LearnerClient
-from tandem.types import AdapterRef, ContextPolicy, PublishKind, RolloutTask, Sampling, TandemError, TrajectoryGroup
+from tandem.types import AdapterRef, PublishKind, TandemError
 from tandem_controller.evaluate import fixed_greedy
 from tandem_controller.fleet import Fleet
 from tandem_controller.progress import Progress
+from tandem_controller.rollouts import play_step
 from tandem_controller.run_dir import RunDir
 
 log = get_logger(__name__)
@@ -111,13 +111,12 @@ async def make_version(
 ) -> tuple[Position, dict]:
     """Play groups and learn from them: the next policy version, which only the learner has yet."""
     with watch.phase("generate"):
-        seeds = tasks.seeds(config.env.id, "train", config.rollout.groups_per_step, position.next_seed)
-        groups = await services.fleet.play(training_task(config, position, seeds), progress.group)
+        played = await play_step(services.fleet, config, position.version, position.next_seed, progress.group)
     with watch.phase("train"):
         await services.fleet.sleep()
-        result = await services.learner.train_step(position.version, groups)
-    row = {"version": result.policy_version, "time": time.time(), **result.metrics, **rollout_figures(groups)}
-    return Position(result.policy_version, seeds[-1] + 1), row
+        result = await services.learner.train_step(position.version, played.learned)
+    row = {"version": result.policy_version, "time": time.time(), **result.metrics, **played.figures()}
+    return Position(result.policy_version, played.next_seed), row
 
 
 async def distribute(services: Services, version: int, watch: Stopwatch) -> None:
@@ -157,31 +156,3 @@ async def publish(services: Services, kind: PublishKind, version: int, metadata_
         adapter_config_json=services.adapter_config_json if kind is PublishKind.ADAPTER else "",
         metadata_json=metadata_json,
     )
-
-
-def training_task(config: Config, position: Position, seeds: list[int]) -> RolloutTask:
-    """What to ask the fleet for."""
-    rollout = config.rollout
-    return RolloutTask(
-        env=config.env.id,
-        seeds=tuple(seeds),
-        group_size=rollout.group_size,
-        policy_version=position.version,
-        sampling=Sampling(rollout.temperature, max_tokens=rollout.max_tokens),
-        context=ContextPolicy(config.env.window),
-        max_turns=config.env.max_turns,
-        sampling_seed=config.run.seed,
-    )
-
-
-def rollout_figures(groups: list[TrajectoryGroup]) -> dict[str, float]:
-    """Figures of a step's rollouts for metrics.jsonl."""
-    episodes = [trajectory for group in groups for trajectory in group.trajectories]
-    turns = [turn for trajectory in episodes for turn in trajectory.turns]
-    return {
-        "rollout/episodes": len(episodes),
-        "rollout/turns": len(turns),
-        "rollout/solve_rate": sum(t.solved for t in episodes) / max(1, len(episodes)),
-        "rollout/parse_failures": sum(not turn.parsed for turn in turns) / max(1, len(turns)),
-        "rollout/failed_episodes": sum(t.stop_reason.failed for t in episodes),
-    }

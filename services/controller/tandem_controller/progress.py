@@ -42,13 +42,14 @@ class Progress:
         self.bar.stop()
 
     def group(self, group: TrajectoryGroup) -> None:
-        """A group came in: move the bar within the step."""
+        """A group came in: move the bar within the step; refills no longer do."""
         self.groups += 1
-        self.bar.update(self.task, advance=0.9 / self.groups_per_step)
+        if self.groups <= self.groups_per_step:
+            self.bar.update(self.task, advance=0.9 / self.groups_per_step)
 
     def step(self, row: dict) -> None:
         """A step is done."""
-        version = row["version"]
+        version, self.groups = row["version"], 0
         left = (time.monotonic() - self.started) / max(1, version - self.first) * (self.steps - version)
         text = f"solved {row['rollout/solve_rate']:.0%} sampled"
         if "eval_solve_rate" in row:

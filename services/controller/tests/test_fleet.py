@@ -1,56 +1,12 @@
 """The fleet against real gRPC servers: seeds are dealt out, groups come back in order, wrong answers are noticed."""
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
-
 import pytest
+from replicas import Replica, fleet_of
 
-from tandem.config import RolloutConfig
-from tandem.rpc import codec
-from tandem.rpc.gen.rollout.v1 import rollout_pb2, rollout_pb2_grpc
-from tandem.rpc.server import serve
-from tandem.types import AdapterRef, ContextPolicy, RolloutTask, Sampling, TandemError, TrajectoryGroup, UserError
-from tandem_controller.fleet import GRACE_S, Fleet
+from tandem.types import AdapterRef, ContextPolicy, RolloutTask, Sampling, TandemError, UserError
+from tandem_controller.fleet import GRACE_S
 
 TASK = RolloutTask("e", (5, 3, 9, 1, 7), 2, 0, Sampling(), ContextPolicy(), 3, 0)
-
-
-class Replica(rollout_pb2_grpc.RolloutServiceServicer):
-    """A peer that speaks the protocol; `lost` seeds never come back, `served` is what it claims to serve."""
-
-    def __init__(self, lost: int = -1, served: int = 4) -> None:
-        self.lost, self.served = lost, served
-        self.asked: list[int] = []
-
-    async def Rollout(self, request, context):
-        self.asked += request.seeds
-        for seed in reversed(request.seeds):
-            if seed != self.lost:
-                group = TrajectoryGroup(f"g{seed}", request.env, seed, 0, (), {})
-                yield rollout_pb2.RolloutResponse(group=codec.encode_group(group))
-
-    async def LoadAdapter(self, request, context):
-        return rollout_pb2.LoadAdapterResponse(policy_version=self.served, sha256="ab", seconds=0.5)
-
-    async def GetStatus(self, request, context):
-        return rollout_pb2.GetStatusResponse(healthy=True, base_model="base-a")
-
-
-@asynccontextmanager
-async def fleet_of(*replicas: Replica) -> AsyncIterator[Fleet]:
-    servers = [
-        await serve(lambda server, r=r: rollout_pb2_grpc.add_RolloutServiceServicer_to_server(r, server), [])
-        for r in replicas
-    ]
-    fleet = Fleet(
-        [server.address for server in servers], RolloutConfig(max_concurrent_episodes=8, episode_timeout_s=10)
-    )
-    try:
-        yield fleet
-    finally:
-        await fleet.close()
-        for server in servers:
-            await server.stop(0)
 
 
 async def test_seeds_are_dealt_evenly_and_groups_come_back_by_seed() -> None:

@@ -1,0 +1,72 @@
+"""Rollout replicas that speak the protocol over real gRPC, and play what a test says."""
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+from tandem.config import RolloutConfig
+from tandem.rpc import codec
+from tandem.rpc.gen.rollout.v1 import rollout_pb2, rollout_pb2_grpc
+from tandem.rpc.server import serve
+from tandem.types import FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
+from tandem_controller.fleet import Fleet
+
+
+def turn(reward: float = 0.0, parsed: bool = True, text: str = "('move', 0)") -> Turn:
+    return Turn((1,), (2,), (-0.5,), (), 0, text, "", reward, FinishReason.STOP, parsed)
+
+
+def episode(member: int, solved: bool, turns: int = 1, **metrics: float) -> Trajectory:
+    """One that ends as a task does: reward 1 in the last turn, or none at the limit."""
+    steps = (*[turn()] * (turns - 1), turn(float(solved)))
+    return Trajectory(
+        member, steps, StopReason.TERMINATED if solved else StopReason.TURN_LIMIT, float(solved), metrics=metrics
+    )
+
+
+def nothing_played(request: rollout_pb2.RolloutRequest, seed: int) -> tuple[Trajectory, ...]:
+    return ()
+
+
+class Replica(rollout_pb2_grpc.RolloutServiceServicer):
+    """`lost` seeds never come back, `served` is what it claims to serve, `play` what becomes of a seed."""
+
+    def __init__(
+        self,
+        lost: int = -1,
+        served: int = 4,
+        play: Callable[[rollout_pb2.RolloutRequest, int], tuple[Trajectory, ...]] = nothing_played,
+    ) -> None:
+        self.lost, self.served, self.play = lost, served, play
+        self.asked: list[int] = []
+        self.requests: list[rollout_pb2.RolloutRequest] = []
+
+    async def Rollout(self, request, context):
+        self.asked += request.seeds
+        self.requests.append(request)
+        for seed in reversed(request.seeds):
+            if seed != self.lost:
+                group = TrajectoryGroup(f"g{seed}", request.env, seed, 0, self.play(request, seed), {})
+                yield rollout_pb2.RolloutResponse(group=codec.encode_group(group))
+
+    async def LoadAdapter(self, request, context):
+        return rollout_pb2.LoadAdapterResponse(policy_version=self.served, sha256="ab", seconds=0.5)
+
+    async def GetStatus(self, request, context):
+        return rollout_pb2.GetStatusResponse(healthy=True, base_model="base-a")
+
+
+@asynccontextmanager
+async def fleet_of(*replicas: Replica) -> AsyncIterator[Fleet]:
+    servers = [
+        await serve(lambda server, r=r: rollout_pb2_grpc.add_RolloutServiceServicer_to_server(r, server), [])
+        for r in replicas
+    ]
+    fleet = Fleet(
+        [server.address for server in servers], RolloutConfig(max_concurrent_episodes=8, episode_timeout_s=10)
+    )
+    try:
+        yield fleet
+    finally:
+        await fleet.close()
+        for server in servers:
+            await server.stop(0)

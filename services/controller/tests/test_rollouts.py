@@ -1,0 +1,68 @@
+"""Dynamic sampling: which seeds are played and which the learner gets, whatever order groups come back in."""
+
+import pytest
+from replicas import Replica, episode, fleet_of
+
+from tandem.config import Config
+from tandem.envs import tasks
+from tandem.types import Trajectory
+from tandem_controller.rollouts import Played, play_step
+
+
+def mixed_where(has_signal):
+    """One of two members solves a seed that has a signal, both another."""
+
+    def play(request, seed: int) -> tuple[Trajectory, ...]:
+        return tuple(episode(member, not (has_signal(seed) and member == 0)) for member in range(request.group_size))
+
+    return play
+
+
+async def played(max_refills: int, has_signal, groups: int = 4) -> tuple[Played, list[Replica]]:
+    rollout = {"groups_per_step": groups, "group_size": 2, "max_refills": max_refills}
+    config = Config.model_validate({"model": {"path": "x"}, "rollout": rollout})
+    replicas = [Replica(play=mixed_where(has_signal)), Replica(play=mixed_where(has_signal))]
+    async with fleet_of(*replicas) as fleet:
+        return await play_step(fleet, config, 0, 0), replicas
+
+
+async def test_without_refills_the_learner_gets_all_that_was_played() -> None:
+    step, _ = await played(0, lambda seed: False)
+    assert [group.seed for group in step.learned] == tasks.seeds("maze2d:tiny", "train", 4)
+    assert (step.refills, step.next_seed) == (0, step.learned[-1].seed + 1)
+
+
+async def test_groups_without_a_signal_are_replaced_until_there_are_enough() -> None:
+    seeds = tasks.seeds("maze2d:tiny", "train", 9)
+    useful = {seeds[0], seeds[2], seeds[5], seeds[6]}  # rounds of 4, 2 (one of them useful), 1
+    step, replicas = await played(5, useful.__contains__)
+    assert sorted(replicas[0].asked + replicas[1].asked) == seeds[:7]
+    assert [group.seed for group in step.learned] == sorted(useful)
+    assert (step.refills, step.next_seed) == (2, seeds[6] + 1)
+    figures = step.figures()
+    assert figures["rollout/groups_played"] == 7
+    assert figures["rollout/groups_with_signal"] == figures["rollout/groups_learned"] == 4
+    assert figures["rollout/episodes"] == 14
+    assert figures["rollout/solve_rate"] == pytest.approx(10 / 14)  # four groups have one of two
+
+
+async def test_the_bound_ends_the_search() -> None:
+    seeds = tasks.seeds("maze2d:tiny", "train", 12)
+    step, _ = await played(2, {seeds[1]}.__contains__)
+    # rounds of 4, 3 and 3: the one with a signal is in the first
+    assert (step.refills, step.next_seed) == (2, seeds[9] + 1)
+    assert [group.seed for group in step.learned] == [seeds[1]]
+
+
+async def test_where_nothing_has_a_signal_the_learner_still_gets_a_step() -> None:
+    step, _ = await played(1, lambda seed: False)
+    assert [group.seed for group in step.learned] == tasks.seeds("maze2d:tiny", "train", 4)
+    assert len(step.groups) == 8
+
+
+async def test_a_resume_plays_on_where_the_step_ended() -> None:
+    first, _ = await played(3, lambda seed: seed % 2 == 0)
+    config = Config.model_validate({"model": {"path": "x"}, "rollout": {"groups_per_step": 4, "group_size": 2}})
+    async with fleet_of(Replica(play=mixed_where(lambda seed: True))) as fleet:
+        second = await play_step(fleet, config, 1, first.next_seed)
+    assert min(group.seed for group in second.groups) > max(group.seed for group in first.groups)
