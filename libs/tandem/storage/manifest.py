@@ -2,6 +2,8 @@
 
 <url>/adapters/v00000012/{adapter_config.json, adapter_model.safetensors, manifest.json}
 <url>/adapters/latest.json
+<url>/models/v00000012/{config.json, model.safetensors, tokenizer.json, ..., manifest.json}
+<url>/models/latest.json
 <url>/states/v00000012/{training_state.safetensors, manifest.json}
 <url>/states/latest.json
 """
@@ -24,14 +26,17 @@ from tandem.types import AdapterRef, DataCorrupt, PublishKind
 MANIFEST = "manifest.json"
 POINTER = "latest.json"
 FORMAT = 1
-FOLDER = {PublishKind.ADAPTER: "adapters", PublishKind.STATE: "states"}
+FOLDER = {PublishKind.ADAPTER: "adapters", PublishKind.MODEL: "models", PublishKind.STATE: "states"}
 TENSOR_FILE = {
     PublishKind.ADAPTER: "adapter_model.safetensors",
+    PublishKind.MODEL: "model.safetensors",
     PublishKind.STATE: "training_state.safetensors",
 }
 CONFIG_FILE = "adapter_config.json"
+MODEL_CONFIG_FILE = "config.json"
 REQUIRED = {
     PublishKind.ADAPTER: (CONFIG_FILE, TENSOR_FILE[PublishKind.ADAPTER]),
+    PublishKind.MODEL: (MODEL_CONFIG_FILE, TENSOR_FILE[PublishKind.MODEL]),
     PublishKind.STATE: (TENSOR_FILE[PublishKind.STATE],),
 }
 _VERSION = re.compile(r"v(\d{8,})")

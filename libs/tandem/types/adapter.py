@@ -1,4 +1,4 @@
-"""References to weights: a rank's shard, and the adapter that the shards make."""
+"""References to weights: a rank's shard, and the adapter or model that the shards make."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ class PublishKind(StrEnum):
     """What a set of shards joins into."""
 
     ADAPTER = "adapter"  # LoRA weights alone: what an engine loads
-    STATE = "state"  # the learner's training state: optimizer moments and step counters, adapter-sized
+    MODEL = "model"  # all weights with the base model's config, tokenizer and processor: what `model.path` may name
+    STATE = "state"  # the learner's training state: optimizer moments and step counters
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +28,7 @@ class ShardRef:
 
 @dataclass(frozen=True, slots=True)
 class AdapterRef:
-    """A published adapter (or training state): a folder at `url` whose manifest hashes to `sha256`.
+    """A published adapter (or model, or training state): a folder at `url` whose manifest hashes to `sha256`.
 
     `name` is unique to the version, because vLLM keys its prefix cache by adapter name and path.
     """

@@ -31,6 +31,7 @@ from tandem.storage import (
 )
 from tandem.types import AdapterRef, NotFound, PublishKind, ShardRef, StaleRequest, TandemError, UserError
 from tandem_checkpoint_manager.adapter_config import check_adapter, parse_adapter_config, parse_object
+from tandem_checkpoint_manager.model_files import base_files
 from tandem_checkpoint_manager.staging import Receiver, Staging
 
 log = get_logger(__name__)
@@ -59,15 +60,17 @@ class Request:
 class CheckpointManager:
     """The only writer of the store at `url`. Methods may be called from several threads."""
 
-    def __init__(self, url: str, keep: int, rewind_to: int | None = None) -> None:
+    def __init__(self, url: str, keep: int, rewind_to: int | None = None, base_folder: Path = Path()) -> None:
         """Check the store, clear what a crash has left there, and keep `keep` versions of each kind.
 
         `rewind_to` is for a run that resumes from that version: what is newer goes, for it will be made anew.
+        `base_folder` is the base model's, whose config, tokenizer and processor a published model gets.
 
         Raises:
             UserError: the store cannot be written, or holds a training state newer than `rewind_to`.
         """
         self.keep = keep
+        self.base_folder = base_folder
         self.store = VersionStore(url)
         self.store.blobs.check_writable()
         self.store.recover(rewind_to)
@@ -158,7 +161,7 @@ class CheckpointManager:
         else:
             _check_complete(request, staged)
             with self.staging.opened([staged[rank] for rank in sorted(staged)]) as shards:
-                files = _files(request, shards)
+                files = _files(request, shards, self.base_folder)
                 if not present:
                     ref = self.store.commit(request.kind, request.version, request.base_model, files, request.metadata)
                     log.info(
@@ -187,16 +190,16 @@ class CheckpointManager:
                 )
 
     def _prune(self) -> None:
-        """Keep the newest `keep` of each kind, and every adapter that a kept state is resumed with."""
+        """Keep the newest `keep` of each kind, and the weights that a kept state is resumed with."""
         try:
             states = self.store.versions(PublishKind.STATE)
-            adapters = self.store.versions(PublishKind.ADAPTER)
             kept = states[-self.keep :]
             for version in states[: -self.keep]:
                 self.store.remove(PublishKind.STATE, version)
-            for version in adapters[: -max(self.keep, LEAST_ADAPTERS)]:
-                if version not in kept:
-                    self.store.remove(PublishKind.ADAPTER, version)
+            for kind, keep in ((PublishKind.ADAPTER, max(self.keep, LEAST_ADAPTERS)), (PublishKind.MODEL, self.keep)):
+                for version in self.store.versions(kind)[:-keep]:
+                    if version not in kept:
+                        self.store.remove(kind, version)
         except TandemError as problem:
             log.warning("old versions stay for now: %s", problem)  # what was asked for is published
 
@@ -235,7 +238,7 @@ def _check_complete(request: Request, staged: dict[int, ShardRef]) -> None:
         raise UserError(f"{request.what}: no shard of {rank} has come; export again, then publish")
 
 
-def _files(request: Request, shards: list[OpenShard]) -> dict[str, Iterable[bytes]]:
+def _files(request: Request, shards: list[OpenShard], base_folder: Path) -> dict[str, Iterable[bytes]]:
     for shard in shards:
         if shard.meta.base_model != request.base_model:
             raise UserError(
@@ -248,6 +251,8 @@ def _files(request: Request, shards: list[OpenShard]) -> dict[str, Iterable[byte
     if request.kind is PublishKind.ADAPTER:
         check_adapter(plan, request.config, request.what)
         files[CONFIG_FILE] = [request.config_json.encode()]
+    if request.kind is PublishKind.MODEL:
+        files |= base_files(base_folder)
     return files
 
 

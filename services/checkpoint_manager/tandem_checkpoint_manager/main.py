@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from tandem.config import Config
@@ -43,7 +44,8 @@ async def start(
     url = config.checkpoint.url or str(Path(config.run.dir) / config.run.name / "checkpoints")
     listener = await listen(host, port)  # first: opening a store mends it, which a start without a port must not
     try:
-        manager = await asyncio.to_thread(CheckpointManager, url, config.checkpoint.keep, rewind_to)
+        open_store = partial(CheckpointManager, url, config.checkpoint.keep, rewind_to, Path(config.model.path))
+        manager = await asyncio.to_thread(open_store)
     except BaseException:
         await listener.close()
         raise

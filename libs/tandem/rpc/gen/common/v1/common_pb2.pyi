@@ -28,6 +28,7 @@ class PublishKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PUBLISH_KIND_UNSPECIFIED: _ClassVar[PublishKind]
     PUBLISH_KIND_ADAPTER: _ClassVar[PublishKind]
     PUBLISH_KIND_STATE: _ClassVar[PublishKind]
+    PUBLISH_KIND_MODEL: _ClassVar[PublishKind]
 STOP_REASON_UNSPECIFIED: StopReason
 STOP_REASON_TERMINATED: StopReason
 STOP_REASON_TURN_LIMIT: StopReason
@@ -41,6 +42,7 @@ FINISH_REASON_LENGTH: FinishReason
 PUBLISH_KIND_UNSPECIFIED: PublishKind
 PUBLISH_KIND_ADAPTER: PublishKind
 PUBLISH_KIND_STATE: PublishKind
+PUBLISH_KIND_MODEL: PublishKind
 
 class Sampling(_message.Message):
     __slots__ = ("temperature", "top_p", "max_tokens")
