@@ -132,6 +132,10 @@ class LearnerConfig(Section):
     )
     activation_checkpointing: bool = Field(default=False, description="Recompute activations in the backward pass.")
     collective_timeout_s: Annotated[float, Field(gt=0)] = Field(default=600, description="Deadline of one collective.")
+    trainable: Literal["lora", "full"] = Field(
+        default="lora",
+        description="What learns: an adapter, or all parameters (`tandem sft` alone: engines serve adapters).",
+    )
     lora: LoraConfig = LoraConfig()
     algo: AlgoConfig = AlgoConfig()
 

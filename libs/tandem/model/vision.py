@@ -8,6 +8,7 @@ all.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -102,7 +103,7 @@ def encode_images(
             token_rows[name] = range(start, start + rows * columns // merge**2)
             start = token_rows[name].stop
     if trainable and not chunks:
-        width = visual.patch_embed.proj.weight[0].numel()
+        width = math.prod(visual.patch_embed.proj.weight.shape[1:])  # no value is asked for: other ranks would wait
         blank = torch.zeros(merge**2, width), torch.tensor([[1, merge, merge]])
         chunks.append(_run(encoder, *blank, trainable, device))
     leaves = tuple(torch.cat(level).detach().requires_grad_(trainable) for level in zip(*chunks, strict=True))

@@ -37,12 +37,23 @@ class LearnerCore:
         self.config, self.comm = config, comm
         self.version = 0
         self.base_model = fingerprint(config.model.path)
-        model: Any = load_model(config.model.path, DTYPES[config.model.dtype])
+        full = config.learner.trainable == "full"
+        self.kind = PublishKind.MODEL if full else PublishKind.ADAPTER  # of what it trains
+        model: Any = load_model(config.model.path, torch.float32 if full else DTYPES[config.model.dtype])
         chat = ChatFormat.load(config.model.path)
         self.vocab_size: int = model.get_input_embeddings().num_embeddings
         self.forbidden = frozenset(forbidden_token_ids(chat, self.vocab_size))
-        self.adapter_config_json = adapter_config_json(attach_lora(model, config.learner.lora, seed=config.run.seed))
-        self.policy = shard_policy(model.to(comm.device), comm.mesh, recompute=config.learner.activation_checkpointing)
+        self.adapter_config_json = ""
+        if not full:
+            self.adapter_config_json = adapter_config_json(
+                attach_lora(model, config.learner.lora, seed=config.run.seed)
+            )
+        self.policy = shard_policy(
+            model.to(comm.device),
+            comm.mesh,
+            recompute=config.learner.activation_checkpointing,
+            full=DTYPES[config.model.dtype] if full else None,
+        )
         self._hand_back_cache()  # the whole model was on the device before it was sharded
         self.optimizer = ShardedAdamW(self.policy.parameters, config.learner, comm)
         self.settings = UpdateSettings(
@@ -137,7 +148,13 @@ class LearnerCore:
         )
 
     def shard(self, kind: PublishKind) -> bytes:
-        """This rank's part of the adapter or of the training state, as a safetensors file."""
+        """This rank's part of what it trains or of the training state, as a safetensors file.
+
+        Raises:
+            UserError: an adapter is asked of a learner that trains all weights, or the other way round.
+        """
+        if kind not in (self.kind, PublishKind.STATE):
+            raise UserError(f"learner.trainable is {self.config.learner.trainable}: it exports no {kind}")
         tensors = {name: p.local for name, p in self.policy.parameters.items()}
         if kind is PublishKind.STATE:
             tensors = self.optimizer.moments()

@@ -89,7 +89,7 @@ class ShardedAdamW:
     def load(self, moments: Mapping[str, Tensor], counters: Mapping[str, Tensor]) -> None:
         """Continue from saved moments (of this rank's shards) and counters."""
         if set(moments) != set(self.moments()):
-            raise UserError("training state: its tensors are not this learner's; use the state's own LoRA settings")
+            raise UserError("training state: its tensors are not this learner's; use the settings it was made with")
         for name, slot in self.slots.items():
             state = self.optimizer.state[slot]
             for moment in MOMENTS:

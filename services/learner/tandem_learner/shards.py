@@ -1,4 +1,4 @@
-"""A rank's part of the adapter or training state: to safetensors bytes, and back from a published folder."""
+"""A rank's part of the weights or the training state: to safetensors bytes, and back from a published folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def write_shard(
     """A safetensors file of float32 tensors, each placed in its global tensor by the metadata.
 
     Args:
-        parts: local parts by PEFT name, or by `PREFIX/PEFT name`; empty ones are left out.
+        parts: local parts by parameter name, or by `PREFIX/name`; empty ones are left out.
         shared: what is the same on all ranks, given by one of them.
         meta: the shard's identity; its `tensors` are filled in here.
     """
@@ -40,7 +40,7 @@ def write_shard(
 
 
 def read_adapter_shard(adapter: AdapterRef, parameters: Mapping[str, ShardedParameter]) -> dict[str, Tensor]:
-    """This rank's rows of a published adapter, by PEFT name. Raises UserError for other LoRA settings."""
+    """This rank's rows of a published adapter or model, by name. Raises UserError for one of other settings."""
     with open_tensors(adapter, "pt") as file:
         _check_names(set(file.keys()), set(parameters), adapter)
         return {name: _rows(file, name, parameter, adapter) for name, parameter in parameters.items()}
@@ -64,7 +64,7 @@ def _rows(file: Any, name: str, parameter: ShardedParameter, ref: AdapterRef) ->
     if tuple(whole.get_shape()) != parameter.global_shape:
         raise UserError(
             f"{ref.url}: {name} is {list(whole.get_shape())}, the learner's is "
-            f"{list(parameter.global_shape)}; use its LoRA rank"
+            f"{list(parameter.global_shape)}; use the learner settings it was made with"
         )
     if not all(parameter.shape):
         return torch.zeros(parameter.shape)
@@ -75,7 +75,7 @@ def _check_names(found: set[str], wanted: set[str], ref: AdapterRef) -> None:
     if odd := sorted(found ^ wanted):
         where = "is missing" if odd[0] in wanted else "is not the learner's"
         raise UserError(
-            f"{ref.url}: tensor {odd[0]} {where} ({len(odd)} differ); use the LoRA target modules it was made with"
+            f"{ref.url}: tensor {odd[0]} {where} ({len(odd)} differ); use the learner settings it was made with"
         )
 
 
