@@ -47,12 +47,23 @@ class ModelConfig(Section):
 class EnvConfig(Section):
     """The task."""
 
-    id: str = Field(default="maze2d:tiny", description="Environment id, see `tandem env list`.")
+    id: str = Field(
+        default="maze2d:tiny", description="Environment id with its options: `maze2d:tiny?style=night`, `gym:ID`, ..."
+    )
     max_turns: Positive = Field(default=14, description="Turn limit of an episode.")
+    images_per_turn: Positive = Field(default=1, description="Most images that one observation holds.")
+    step_timeout_s: Annotated[float, Field(gt=0)] = Field(
+        default=60, description="Deadline of one reset or step; an episode whose environment hangs has failed."
+    )
     window: NonNegative = Field(default=0, description="Turns of context the model sees; 0 is the whole transcript.")
     min_solvable: Share = Field(
         default=0.99, description="Least share of tasks the turn limit must allow, by the oracle."
     )
+
+    @property
+    def max_images(self) -> int:
+        """Most images in one prompt."""
+        return (self.window or self.max_turns) * self.images_per_turn
 
 
 class EngineConfig(Section):

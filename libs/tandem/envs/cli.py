@@ -30,14 +30,15 @@ def show(
     png: Annotated[Path | None, typer.Option(help="also save the first observation here")] = None,
 ) -> None:
     """Print the map of a task, its start, goal and shortest path."""
-    typer.echo(get_spec(env_id).describe(seed))
+    describe = get_spec(env_id).describe
+    typer.echo(describe(seed) if describe else f"{env_id} has no map of its tasks; --png saves what a model sees first")
     if png is None:
         return
-    image = make(env_id).reset(seed).image
-    if image is None:
+    images = make(env_id).reset(seed).images
+    if not images:
         raise UserError(f"{env_id} has no image to save")
     try:
-        Image.fromarray(image).save(png, format="PNG")
+        Image.fromarray(images[0]).save(png, format="PNG")
     except OSError as error:
         raise UserError(f"cannot write {png}: {error.strerror or error}") from error
     typer.echo(f"saved {png}")
@@ -50,7 +51,10 @@ def stats(
     as_json: Annotated[bool, typer.Option("--json", help="one JSON object: moves -> share")] = False,
 ) -> None:
     """Print how the shortest paths (in moves) are distributed."""
-    shortest = get_spec(env_id).shortest
+    spec = get_spec(env_id)
+    shortest = spec.shortest or spec.optimal_turns
+    if shortest is None:
+        raise UserError(f"{env_id} has no oracle: how long its tasks are is not known")
     counts = Counter(shortest(seed) for seed in range(seeds))
     shares = {str(moves): counts[moves] / seeds for moves in sorted(counts)}
     if as_json:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from tandem.envs.ids import Option, check_options, format_id
 from tandem.envs.layout import (
     DIRECTION_NAMES,
     Cell,
@@ -21,21 +21,20 @@ from tandem.envs.layout import (
     move,
     shortest_path,
 )
-from tandem.envs.protocol import Observation, StepResult
+from tandem.envs.maze_style import CLASSIC, RANDOM, STYLES, Style, render, style_of
+from tandem.envs.protocol import Env, EnvSpec, Observation, StepResult
 from tandem.types import UserError
-
-FLOOR, WALL = (255, 255, 255), (110, 110, 110)
-AGENT, GOAL = (30, 80, 220), (220, 40, 40)
 
 MOVED, HIT_WALL, ENDED = "Moved.", "Hit a wall.", "Stopped."
 NOT_UNDERSTOOD = "Not understood."
 
 FULL_INSTRUCTION = (
-    "You are the blue disc in a maze of grey walls. Reach the red square. Answer with one action a turn: "
+    "You are the {agent} in a maze of {walls}. Reach the red square. Answer with one action a turn: "
     "('move', 0) right, ('move', 1) up, ('move', 2) left, ('move', 3) down{stop}."
 )
 STOP_CLAUSE = ", or ('stop', 'stop') once you stand on the red square"
 BRIEF_INSTRUCTION = "Reach the red square."
+MOST_ROOMS = 16  # along one side
 
 _ACTION = re.compile(r"""\(\s*['"]?(?:move['"]?\s*,\s*(?P<move>[0-3])|(?P<stop>stop)['"]?\s*,\s*['"]?stop['"]?)\s*\)""")
 
@@ -46,16 +45,20 @@ Action: TypeAlias = int | str  # a direction 0..3, or "stop"
 class MazePreset:
     """The rules of one maze family.
 
-    `widths` are the pixels of each row and column of the block grid; `stride` is how many cells one move crosses;
-    `max_moves` counts turns, whatever they did. With `require_stop` the goal must be confirmed by ('stop', 'stop').
+    A room and the wall after it are `pitch` pixels, `wall` of them the wall's; `margin` is what the outer walls add to
+    the picture. `stride` is how many cells of the block grid one move crosses. `max_moves` counts turns, whatever they
+    did. With `require_stop` the goal must be confirmed by ('stop', 'stop').
     """
 
     rooms: int
-    widths: tuple[int, ...]
+    pitch: int
+    wall: int
+    margin: int
     stride: int
     max_moves: int
     require_stop: bool
     brief: bool = False
+    style: str = "classic"
 
     @property
     def start(self) -> Cell:
@@ -65,15 +68,31 @@ class MazePreset:
     def goal(self) -> Cell:
         return (2 * self.rooms - 1, 2 * self.rooms - 1)
 
+    @property
+    def widths(self) -> tuple[int, ...]:
+        """Pixels of each row and column of the block grid, as the classic style has them."""
+        return self.widths_in(CLASSIC)
 
-# max_moves is the oracle's worst case over all spanning trees (plus the stop): a path visits each room at most once,
-# and between two corners of one colour of an n x n chessboard it has at most n*n - 1 (odd n) or n*n - 2 room steps.
+    def widths_in(self, style: Style) -> tuple[int, ...]:
+        """The same in another style: thicker walls take from the rooms, the picture keeps its size."""
+        extra = 2 * round(style.thicker * (self.pitch - self.wall) / 2)  # even: both outer walls take their half
+        wall, outer = self.wall + extra, (self.margin + self.wall + extra) // 2
+        return (outer, *(self.pitch - wall, wall) * (self.rooms - 1), self.pitch - wall, outer)
+
+
+def worst_case(rooms: int, stride: int, require_stop: bool) -> int:
+    """The oracle's worst case over all spanning trees, the stop included, in turns.
+
+    A path visits each room at most once, and between two corners of one colour of an n x n chessboard it has at most
+    n*n - 1 (odd n) or n*n - 2 room steps.
+    """
+    return (rooms * rooms - 1 - (rooms % 2 == 0)) * (1 if stride == 2 else 2) + require_stop
+
+
 PRESETS: dict[str, MazePreset] = {
-    "easy": MazePreset(rooms=4, widths=(25,) * 9, stride=1, max_moves=29, require_stop=True),
-    "hard": MazePreset(rooms=5, widths=(25,) * 11, stride=1, max_moves=49, require_stop=True),
-    "tiny": MazePreset(
-        rooms=4, widths=(1, 14, 2, 14, 2, 14, 2, 14, 1), stride=2, max_moves=14, require_stop=False, brief=True
-    ),
+    "easy": MazePreset(4, pitch=50, wall=25, margin=25, stride=1, max_moves=29, require_stop=True),
+    "hard": MazePreset(5, pitch=50, wall=25, margin=25, stride=1, max_moves=49, require_stop=True),
+    "tiny": MazePreset(4, pitch=16, wall=2, margin=0, stride=2, max_moves=14, require_stop=False, brief=True),
 }
 
 
@@ -90,50 +109,19 @@ def action_text(action: Action) -> str:
     return "('stop', 'stop')" if action == "stop" else f"('move', {action})"
 
 
-def render(walls: Walls, widths: tuple[int, ...], agent: Cell, goal: Cell) -> NDArray[np.uint8]:
-    """Draw a maze: uint8 [sum(widths), sum(widths), 3], the agent a blue disc over the goal's red square."""
-    image = _background(walls.tobytes(), walls.shape[0], widths).copy()
-    _paint(image, widths, goal, disc=False, colour=GOAL)
-    _paint(image, widths, agent, disc=True, colour=AGENT)
-    return image
-
-
-@lru_cache(maxsize=4096)
-def _background(walls: bytes, side: int, widths: tuple[int, ...]) -> NDArray[np.uint8]:
-    cells = np.frombuffer(walls, dtype=bool).reshape(side, side)
-    blocks = np.where(cells[..., None], np.array(WALL, np.uint8), np.array(FLOOR, np.uint8))  # [2n+1, 2n+1, 3]
-    return np.repeat(np.repeat(blocks, widths, axis=0), widths, axis=1)
-
-
-def _paint(
-    image: NDArray[np.uint8], widths: tuple[int, ...], cell: Cell, disc: bool, colour: tuple[int, int, int]
-) -> None:
-    (top, height), (left, width) = ((sum(widths[:i]), widths[i]) for i in cell)
-    mask = _shape(height, width, disc)
-    image[top : top + height, left : left + width][mask] = colour
-
-
-@lru_cache(maxsize=64)
-def _shape(height: int, width: int, disc: bool) -> NDArray[np.bool_]:
-    y = (np.arange(height) + 0.5) / height * 2 - 1  # cell coordinates in -1 .. 1
-    x = (np.arange(width) + 0.5) / width * 2 - 1
-    if disc:
-        return y[:, None] ** 2 + x[None, :] ** 2 <= 0.7**2
-    return np.maximum(abs(y)[:, None], abs(x)[None, :]) <= 0.8
-
-
 class Maze2D:
     """One maze episode at a time. See `tandem.envs.protocol.Env`."""
 
     def __init__(self, preset: MazePreset) -> None:
         self.preset = preset
-        stop = STOP_CLAUSE if preset.require_stop else ""
-        self.instruction = BRIEF_INSTRUCTION if preset.brief else FULL_INSTRUCTION.format(stop=stop)
+        self.instruction = instruction(preset, CLASSIC)
         self._walls: Walls | None = None
         self._over = True
 
     def reset(self, seed: int) -> Observation:
         self._walls = make_walls(seed, self.preset.rooms)
+        self._style = style_of(self.preset.style, seed)
+        self.instruction = instruction(self.preset, self._style)
         self._agent = self.preset.start
         self._turns = self._moves = self._wall_hits = self._invalid = 0
         self._shortest = optimal_turns(self._walls, self.preset)
@@ -163,6 +151,14 @@ class Maze2D:
     def close(self) -> None:
         self._walls, self._over = None, True
 
+    def expert(self) -> str:
+        """What the oracle answers here."""
+        if self._walls is None:
+            raise RuntimeError("expert() needs a running episode: call reset() first")
+        steps = distances(self._walls, self.preset.goal, self.preset.stride)
+        best = best_direction(self._walls, steps, self._agent, self.preset.stride)
+        return action_text(best if best >= 0 else "stop")
+
     def _apply(self, walls: Walls, action: Action | None) -> str:
         """Carry out an action; returns the feedback."""
         if action is None:
@@ -180,7 +176,16 @@ class Maze2D:
 
     def _observe(self, text: str) -> Observation:
         assert self._walls is not None
-        return Observation(render(self._walls, self.preset.widths, self._agent, self.preset.goal), text)
+        widths = self.preset.widths_in(self._style)
+        return Observation((render(self._walls, widths, self._agent, self.preset.goal, self._style),), text)
+
+
+def instruction(preset: MazePreset, style: Style) -> str:
+    """The task in words."""
+    if preset.brief:
+        return BRIEF_INSTRUCTION
+    stop = STOP_CLAUSE if preset.require_stop else ""
+    return FULL_INSTRUCTION.format(agent=style.agent_is, walls=style.walls_are, stop=stop)
 
 
 def optimal_turns(walls: Walls, preset: MazePreset) -> int:
@@ -196,19 +201,61 @@ def oracle_directions(walls: Walls, preset: MazePreset) -> dict[Cell, int]:
     return {cell: best_direction(walls, steps, cell, preset.stride) for cell in cells}
 
 
-def with_options(name: str, **options: object) -> MazePreset:
-    """A preset with options over it: `max_moves` (int > 0) and `require_stop` (bool).
+def with_options(env_id: str, name: str, options: Mapping[str, Option]) -> MazePreset:
+    """A preset with an id's options over it: `style`, `rooms`, `max_moves`, `require_stop`.
+
+    `max_moves` follows the other two unless it is given.
 
     Raises:
         UserError: for an unknown option or a value of the wrong kind.
     """
-    kinds: dict[str, type] = {"max_moves": int, "require_stop": bool}
-    for key, value in options.items():
-        if key not in kinds:
-            raise UserError(f"maze2d:{name}: unknown option {key!r}; known: {', '.join(sorted(kinds))}")
-        if type(value) is not kinds[key] or (key == "max_moves" and int(str(value)) < 1):
-            raise UserError(f"maze2d:{name}: option {key}={value!r} must be a positive {kinds[key].__name__}")
-    return replace(PRESETS[name], **options)  # type: ignore[arg-type]
+    check_options(env_id, options, {"max_moves": int, "require_stop": bool, "rooms": int, "style": str})
+    preset = replace(PRESETS[name], **options)  # type: ignore[arg-type]
+    if not 2 <= preset.rooms <= MOST_ROOMS:
+        raise UserError(f"{env_id}: rooms={preset.rooms} must be 2 to {MOST_ROOMS}")
+    if preset.style not in (*STYLES, RANDOM):
+        raise UserError(f"{env_id}: unknown style {preset.style!r}; known: {', '.join((*STYLES, RANDOM))}")
+    if preset.max_moves < 1:
+        raise UserError(f"{env_id}: max_moves={preset.max_moves} must be at least 1")
+    if "max_moves" in options:
+        return preset
+    return replace(preset, max_moves=worst_case(preset.rooms, preset.stride, preset.require_stop))
+
+
+def spec(env_id: str, name: str, options: Mapping[str, Option]) -> EnvSpec:
+    """The spec of `maze2d:NAME?OPTIONS`. Raises UserError for unknown options."""
+    preset = with_options(env_id, name, options)
+
+    def walls(seed: int) -> Walls:
+        return make_walls(seed, preset.rooms)
+
+    def expert(env: Env) -> str:
+        assert isinstance(env, Maze2D)
+        return env.expert()
+
+    return EnvSpec(
+        env_id=env_id,
+        make=lambda: Maze2D(preset),
+        task_digest=lambda seed: digest(walls(seed)),
+        optimal_turns=lambda seed: optimal_turns(walls(seed), preset),
+        shortest=lambda seed: len(shortest_path(walls(seed), preset.start, preset.goal, preset.stride)),
+        turn_limit=preset.max_moves,
+        expert=expert,
+        actions=tuple(map(action_text, (0, 1, 2, 3, *(["stop"] if preset.require_stop else [])))),
+        variants=_variants(f"maze2d:{name}", options, preset),
+        describe=lambda seed: describe(seed, preset),
+    )
+
+
+def _variants(name: str, options: Mapping[str, Option], preset: MazePreset) -> dict[str, tuple[str, ...]]:
+    """The same tasks in every other style, and larger ones with the turns that they need."""
+    others = [style for style in STYLES if style not in ("classic", preset.style)]
+    unlimited = {key: value for key, value in options.items() if key != "max_moves"}
+    larger = [preset.rooms + more for more in (1, 2) if preset.rooms + more <= MOST_ROOMS]
+    return {
+        "styles": tuple(format_id(name, {**options, "style": style}) for style in others),
+        "larger": tuple(format_id(name, {**unlimited, "rooms": rooms}) for rooms in larger),
+    }
 
 
 def describe(seed: int, preset: MazePreset) -> str:

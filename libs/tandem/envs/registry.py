@@ -1,66 +1,40 @@
-"""Environments by name: `make("maze2d:tiny")`."""
+"""Environments by id: `make("maze2d:tiny?style=night")`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 
 from tandem.envs import maze2d
-from tandem.envs.layout import digest, make_walls, shortest_path
-from tandem.envs.protocol import Env
+from tandem.envs.ids import Option, parse_id
+from tandem.envs.protocol import Env, EnvSpec
 from tandem.types import UserError
 
-
-@dataclass(frozen=True, slots=True)
-class EnvSpec:
-    """What the rest of Tandem asks about a kind of environment without playing it.
-
-    `make(**options)` builds one. `layout_digest(seed)` identifies the task behind a seed: two seeds with one digest
-    are one task. `optimal_turns(seed, **options)` is the oracle's number of turns, `shortest(seed)` its number of
-    moves, `turn_limit(**options)` where the environment itself ends an episode. `describe(seed)` is for people.
-    """
-
-    env_id: str
-    make: Callable[..., Env]
-    layout_digest: Callable[[int], str]
-    optimal_turns: Callable[..., int]
-    shortest: Callable[[int], int]
-    turn_limit: Callable[..., int]
-    describe: Callable[[int], str]
-
-
-def _maze_spec(name: str) -> EnvSpec:
-    preset = maze2d.PRESETS[name]
-
-    def walls(seed: int) -> maze2d.Walls:
-        return make_walls(seed, preset.rooms)
-
-    return EnvSpec(
-        env_id=f"maze2d:{name}",
-        make=lambda **options: maze2d.Maze2D(maze2d.with_options(name, **options)),
-        layout_digest=lambda seed: digest(walls(seed)),
-        optimal_turns=lambda seed, **options: maze2d.optimal_turns(walls(seed), maze2d.with_options(name, **options)),
-        shortest=lambda seed: len(shortest_path(walls(seed), preset.start, preset.goal, preset.stride)),
-        turn_limit=lambda **options: maze2d.with_options(name, **options).max_moves,
-        describe=lambda seed: maze2d.describe(seed, preset),
-    )
-
-
-_SPECS: dict[str, EnvSpec] = {spec.env_id: spec for spec in map(_maze_spec, maze2d.PRESETS)}
+# kind -> (spec of env id, name after the colon and options; names to list)
+BUILT_IN: dict[str, tuple[Callable[[str, str, Mapping[str, Option]], EnvSpec], tuple[str, ...]]] = {
+    "maze2d": (maze2d.spec, tuple(maze2d.PRESETS)),
+}
 
 
 def env_ids() -> list[str]:
-    """All known environment ids, sorted."""
-    return sorted(_SPECS)
+    """The built-in environment ids, sorted, without options."""
+    return sorted(f"{kind}:{name}" for kind, (_, names) in BUILT_IN.items() for name in names)
 
 
+@lru_cache(maxsize=256)
 def get_spec(env_id: str) -> EnvSpec:
-    """The spec of an id. Raises UserError, naming the known ids, where there is none."""
-    if env_id not in _SPECS:
-        raise UserError(f"unknown environment {env_id!r}; known: {', '.join(env_ids())}")
-    return _SPECS[env_id]
+    """The spec of an id, its options bound in.
+
+    Raises:
+        UserError: no such environment, or an option that it does not know.
+    """
+    full, options = parse_id(env_id)
+    kind, _, name = full.partition(":")
+    if kind in BUILT_IN and name in BUILT_IN[kind][1]:
+        return BUILT_IN[kind][0](env_id, name, options)
+    raise UserError(f"unknown environment {full!r}; known: {', '.join(env_ids())}")
 
 
-def make(env_id: str, **options: object) -> Env:
+def make(env_id: str) -> Env:
     """Build an environment. Raises UserError for an unknown id or option."""
-    return get_spec(env_id).make(**options)
+    return get_spec(env_id).make()

@@ -1,6 +1,6 @@
-"""Task seeds by split. A task's split is decided by the sha256 of its layout, never by its seed.
+"""Task seeds by split. A task's split is decided by its digest (of a maze, its layout), never by its seed.
 
-So no layout can be in two splits, whoever asks and with whatever seeds: pre-training, SFT and RL draw from "train"
+So no task can be in two splits, whoever asks and with whatever seeds: pre-training, SFT and RL draw from "train"
 only, evaluation from "fixed" (the demo's 64) and "heldout".
 """
 
@@ -12,36 +12,36 @@ from tandem.types import UserError
 BUCKETS = 64
 SPLITS: dict[str, range] = {"fixed": range(1), "heldout": range(1, 4), "train": range(4, BUCKETS)}
 
-_MAX_FRUITLESS = 200_000  # seeds looked at without a new task before giving up: the split has run out of layouts
+_MAX_FRUITLESS = 200_000  # seeds looked at without a new task before giving up: the split has run out of them
 
 
-def split_of(layout_digest: str) -> str:
-    """The split of a layout, by its hex digest modulo 64: 0 fixed, 1..3 heldout, the rest train."""
-    bucket = int(layout_digest[:16], 16) % BUCKETS
+def split_of(task_digest: str) -> str:
+    """The split of a task, by its hex digest modulo 64: 0 fixed, 1..3 heldout, the rest train."""
+    bucket = int(task_digest[:16], 16) % BUCKETS
     return next(name for name, buckets in SPLITS.items() if bucket in buckets)
 
 
 def seeds(env_id: str, split: str, count: int, start: int = 0) -> list[int]:
-    """The first `count` seeds >= `start`, increasing, whose layout falls in `split`.
+    """The first `count` seeds >= `start`, increasing, whose task falls in `split`.
 
-    For "fixed" and "heldout" no two returned seeds have the same layout, so that no task counts twice.
+    For "fixed" and "heldout" no two returned seeds are the same task, so that no task counts twice.
 
     Raises:
-        UserError: unknown environment or split, or more tasks asked than the split has layouts.
+        UserError: unknown environment or split, or more tasks asked than the split has.
     """
     if split not in SPLITS:
         raise UserError(f"unknown split {split!r}; known: {', '.join(SPLITS)}")
-    layout_digest = get_spec(env_id).layout_digest
+    task_digest = get_spec(env_id).task_digest
     found: list[int] = []
     seen: set[str] = set()
     seed, fruitless = start, 0
     while len(found) < count:
-        key = layout_digest(seed)
+        key = task_digest(seed)
         if split_of(key) == split and (split == "train" or key not in seen):
             found.append(seed)
             seen.add(key)
             fruitless = 0
         elif (fruitless := fruitless + 1) > _MAX_FRUITLESS:
-            raise UserError(f"{env_id}: split {split!r} has only {len(found)} layouts; {count} were asked for")
+            raise UserError(f"{env_id}: split {split!r} has only {len(found)} tasks; {count} were asked for")
         seed += 1
     return found

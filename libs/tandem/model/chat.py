@@ -1,6 +1,7 @@
 """Prompts as token ids, built by concatenation and never re-tokenised. No torch: the rollout core uses this too.
 
-An episode is a chat. The first user turn is the instruction and an image, every later one is feedback and an image:
+An episode is a chat. The first user turn is the instruction and an image, every later one is feedback and an image
+(or several, or none):
 
     <|im_start|>user\\n INSTRUCTION <|vision_start|><|image_pad|><|vision_end|> <|im_end|>\\n<|im_start|>assistant\\n
     COMPLETION
@@ -72,34 +73,34 @@ class ChatFormat:
         beyond = range(self.tokenizer.get_vocab_size(with_added_tokens=True), vocab_size)
         return tuple(sorted({i for i in vision if i is not None} | set(beyond)))
 
-    def user_ids(self, text: str, image: bool) -> tuple[int, ...]:
-        """One user turn and the header of the assistant's answer; `image` puts one <|image_pad|> after the text."""
-        return _user_ids(self.tokenizer, text, image)
+    def user_ids(self, text: str, images: int) -> tuple[int, ...]:
+        """One user turn and the header of the assistant's answer; after the text one <|image_pad|> per image."""
+        return _user_ids(self.tokenizer, text, images)
 
-    def first_prompt(self, instruction: str, text: str, image: bool) -> tuple[int, ...]:
+    def first_prompt(self, instruction: str, text: str, images: int) -> tuple[int, ...]:
         """The first prompt of an episode, or of a window of it: the instruction, then what was observed."""
-        return self.user_ids(f"{instruction}\n{text}" if text else instruction, image)
+        return self.user_ids(f"{instruction}\n{text}" if text else instruction, images)
 
     def closing_ids(self, completion: Sequence[int]) -> tuple[int, ...]:
         """What closes an assistant turn: <|im_end|> unless the completion sampled it, and the newline."""
         ended = len(completion) > 0 and completion[-1] == self.end_id
         return (() if ended else (self.end_id,)) + tuple(_encode(self.tokenizer, "\n"))
 
-    def next_turn(self, completion: Sequence[int], text: str, image: bool) -> tuple[int, ...]:
+    def next_turn(self, completion: Sequence[int], text: str, images: int) -> tuple[int, ...]:
         """What follows a completion in a transcript: its closing and the next user turn with the feedback."""
-        return self.closing_ids(completion) + self.user_ids(text, image)
+        return self.closing_ids(completion) + self.user_ids(text, images)
 
     def window_prompt(
         self,
         instruction: str,
-        observations: Sequence[tuple[str, bool]],
+        observations: Sequence[tuple[str, int]],
         completions: Sequence[Sequence[int]],
         window: int = 0,
     ) -> tuple[int, ...]:
         """The prompt of the newest turn.
 
         Args:
-            observations: (text, has image) of every turn so far, the newest one last.
+            observations: (text, number of images) of every turn so far, the newest one last.
             completions: the token ids of every completion so far: one fewer than observations.
             window: how many of the last turns to keep, the newest included; 0 keeps them all.
         Returns:
@@ -121,7 +122,7 @@ def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 @lru_cache(maxsize=1024)  # feedback is one of a few texts: an episode's prompts are dictionary look-ups
-def _user_ids(tokenizer: Tokenizer, text: str, image: bool) -> tuple[int, ...]:
-    picture = f"{VISION_START}{IMAGE_PAD}{VISION_END}" if image else ""
-    rendered = f"{IM_START}user\n{text}{picture}{IM_END}\n{IM_START}assistant\n"
+def _user_ids(tokenizer: Tokenizer, text: str, images: int) -> tuple[int, ...]:
+    pictures = f"{VISION_START}{IMAGE_PAD}{VISION_END}" * images
+    rendered = f"{IM_START}user\n{text}{pictures}{IM_END}\n{IM_START}assistant\n"
     return tuple(tokenizer.encode(rendered, add_special_tokens=False).ids)

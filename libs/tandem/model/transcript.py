@@ -15,14 +15,14 @@ class Transcript:
         self.chat = chat
         self.instruction = instruction
         self.window = window  # turns of context; 0 is all of them
-        self._observations: list[tuple[str, bool]] = []
-        self._frames: list[Frame | None] = []
+        self._observations: list[tuple[str, int]] = []
+        self._frames: list[tuple[Frame, ...]] = []
         self._completions: list[Sequence[int]] = []
 
-    def observe(self, text: str, frame: Frame | None) -> None:
+    def observe(self, text: str, frames: Sequence[Frame]) -> None:
         """What the environment showed last."""
-        self._observations.append((text, frame is not None))
-        self._frames.append(frame)
+        self._observations.append((text, len(frames)))
+        self._frames.append(tuple(frames))
 
     def answer(self, completion_ids: Sequence[int]) -> None:
         """What the model answered to it: the ids as the engine returned them."""
@@ -33,4 +33,4 @@ class Transcript:
         limit cut off gets its <|im_end|> here, in the prompt: the model never said it."""
         ids = self.chat.window_prompt(self.instruction, self._observations, self._completions, self.window)
         kept = self._frames[-self.window :] if self.window else self._frames
-        return ids, tuple(frame for frame in kept if frame is not None)
+        return ids, tuple(frame for frames in kept for frame in frames)

@@ -21,8 +21,8 @@ def test_show_prints_the_map_and_saves_the_first_image(tmp_path):
     assert lines[1] == "#S......#" and lines[7].endswith("G#")
     assert "start (1, 1)" in result.output and "shortest path 16 moves: right right" in result.output
     assert sum(line.count(".") for line in lines[:9]) == 15  # 16 moves: 15 cells between S and G
-    drawn = make("maze2d:easy").reset(3).image
-    assert drawn is not None and np.array_equal(np.asarray(Image.open(png)), drawn)
+    (drawn,) = make("maze2d:easy").reset(3).images
+    assert np.array_equal(np.asarray(Image.open(png)), drawn)
 
 
 def test_stats_json_is_the_distribution_of_shortest_paths():

@@ -5,13 +5,13 @@ import pytest
 
 from tandem.envs import Env, env_ids, get_spec, make
 from tandem.envs.layout import make_walls, shortest_path
-from tandem.envs.maze2d import AGENT, GOAL, HIT_WALL, MOVED, NOT_UNDERSTOOD, PRESETS, action_text, parse_action
+from tandem.envs.maze2d import HIT_WALL, MOVED, NOT_UNDERSTOOD, PRESETS, action_text, parse_action
+from tandem.envs.maze_style import CLASSIC
 from tandem.types import UserError
 
 
 def frame(env: Env, seed: int):
-    image = env.reset(seed).image
-    assert image is not None
+    (image,) = env.reset(seed).images
     return image
 
 
@@ -73,10 +73,10 @@ def test_easy_wants_a_stop_at_the_goal():
 
 
 def test_require_stop_and_max_moves_are_options():
-    env = make("maze2d:easy", require_stop=False, max_moves=40)
+    env = make("maze2d:easy?require_stop=false&max_moves=40")
     env.reset(1)
     assert play(env, solution(1, "easy"))[-1].task_reward == 1.0
-    assert get_spec("maze2d:easy").turn_limit(max_moves=40) == 40
+    assert get_spec("maze2d:easy?max_moves=40").turn_limit == 40
 
 
 def test_wall_and_nonsense_cost_a_turn_and_move_nothing():
@@ -86,8 +86,8 @@ def test_wall_and_nonsense_cost_a_turn_and_move_nothing():
     lost = env.step("hello")
     assert (hit.feedback, hit.parsed) == (HIT_WALL, True)
     assert (lost.feedback, lost.parsed) == (NOT_UNDERSTOOD, False)
-    after = lost.observation.image
-    assert after is not None and np.array_equal(first, after)
+    (after,) = lost.observation.images
+    assert np.array_equal(first, after)
     assert lost.info["wall_hits"] == 1 and lost.info["invalid"] == 1 and lost.info["moves"] == 0
 
 
@@ -102,18 +102,19 @@ def test_the_move_limit_ends_unsolved():
 @pytest.mark.parametrize("name", list(PRESETS))
 def test_the_move_limit_allows_every_shortest_path(name):
     spec = get_spec(f"maze2d:{name}")
-    assert max(spec.optimal_turns(seed) for seed in range(1500)) <= spec.turn_limit()
+    assert spec.optimal_turns and spec.turn_limit
+    assert max(spec.optimal_turns(seed) for seed in range(1500)) <= spec.turn_limit
     # the longest path between corners visits at most n*n rooms, one fewer where a chessboard's colours forbid it
     n = PRESETS[name].rooms
     longest = (n * n - 1 - (n % 2 == 0)) * (3 - PRESETS[name].stride)
-    assert spec.turn_limit() == longest + PRESETS[name].require_stop
+    assert spec.turn_limit == longest + PRESETS[name].require_stop
 
 
 @pytest.mark.parametrize(("name", "side"), [("easy", 225), ("hard", 275), ("tiny", 64)])
 def test_images_show_disc_and_square_in_opposite_corners(name, side):
-    image = make(f"maze2d:{name}").reset(5).image
-    assert image is not None and image.shape == (side, side, 3) and image.dtype == np.uint8
-    agent, goal = (np.argwhere((image == colour).all(-1)) for colour in (AGENT, GOAL))
+    (image,) = make(f"maze2d:{name}").reset(5).images
+    assert image.shape == (side, side, 3) and image.dtype == np.uint8
+    agent, goal = (np.argwhere((image == colour).all(-1)) for colour in (CLASSIC.agent, CLASSIC.goal))
     assert agent.max() < side // 2 < goal.min()
     assert len(agent) > 40 and len(goal) > 40
 
@@ -128,8 +129,11 @@ def test_errors_are_one_clear_line():
     with pytest.raises(UserError, match="maze2d:tiny"):
         make("maze2d:huge")
     with pytest.raises(UserError, match="max_moves"):
-        make("maze2d:tiny", max_move=3)
-    for value in (0, -1, "3", True):
+        make("maze2d:tiny?max_move=3")
+    for query in ("max_moves=0", "max_moves=-1", 'max_moves="3"', "max_moves=true", "max_moves=3.0", "max_moves"):
         with pytest.raises(UserError, match="max_moves"):
-            make("maze2d:tiny", max_moves=value)
+            make(f"maze2d:tiny?{query}")
+    for query, known in (("style=neon", "night"), ("rooms=1", "2 to 16"), ("rooms=99", "2 to 16"), ("style=5", "str")):
+        with pytest.raises(UserError, match=known):
+            make(f"maze2d:tiny?{query}")
     assert env_ids() == ["maze2d:easy", "maze2d:hard", "maze2d:tiny"]

@@ -10,7 +10,7 @@ ENVS = ("maze2d:tiny", "maze2d:hard")
 
 @pytest.mark.parametrize("env_id", ENVS)
 def test_splits_are_disjoint_by_layout(env_id):
-    layout = get_spec(env_id).layout_digest
+    layout = get_spec(env_id).task_digest
     held = {
         split: {layout(s) for start in (0, 500_000) for s in seeds(env_id, split, count, start)}
         for split, count in (("fixed", 32), ("heldout", 64), ("train", 1500))
@@ -28,7 +28,7 @@ def test_every_layout_has_exactly_one_split():
 
 def test_evaluation_tasks_are_increasing_seeds_with_unique_layouts():
     found = seeds("maze2d:tiny", "fixed", 64)
-    layout = get_spec("maze2d:tiny").layout_digest
+    layout = get_spec("maze2d:tiny").task_digest
     assert found == sorted(set(found)) and len({layout(s) for s in found}) == 64
     assert found[:16] == seeds("maze2d:tiny", "fixed", 16)
     assert seeds("maze2d:tiny", "fixed", 1, start=found[5] + 1)[0] == found[6]

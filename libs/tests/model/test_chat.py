@@ -32,13 +32,13 @@ def completion(chat: ChatFormat, action: int) -> tuple[int, ...]:
 
 
 def test_first_prompt_is_the_template_s(chat):
-    ids = chat.first_prompt(BRIEF_INSTRUCTION, "", image=True)
+    ids = chat.first_prompt(BRIEF_INSTRUCTION, "", images=1)
     assert list(ids) == templated([user(BRIEF_INSTRUCTION)])
     assert ids.count(chat.image_id) == 1 and len(ids) == 13
 
 
 def test_transcript_of_three_turns_is_the_template_s(chat):
-    observations = [("", True), (MOVED, True), (HIT_WALL, True)]
+    observations = [("", 1), (MOVED, 1), (HIT_WALL, 1)]
     ids = chat.window_prompt(BRIEF_INSTRUCTION, observations, [completion(chat, 3), completion(chat, 0)])
     said = [{"role": "assistant", "content": action_text(a)} for a in (3, 0)]
     messages = [user(BRIEF_INSTRUCTION), said[0], user(MOVED), said[1], user(HIT_WALL)]
@@ -46,19 +46,19 @@ def test_transcript_of_three_turns_is_the_template_s(chat):
 
 
 def test_every_prompt_extends_the_one_before(chat):
-    observations, completions = [("", True)], []
+    observations, completions = [("", 1)], []
     before = chat.window_prompt(BRIEF_INSTRUCTION, observations, completions)
     for action, text in ((3, MOVED), (1, HIT_WALL)):
         completions.append(completion(chat, action))
-        observations.append((text, True))
+        observations.append((text, 1))
         now = chat.window_prompt(BRIEF_INSTRUCTION, observations, completions)
         assert now[: len(before) + 3] == before + completions[-1]
-        assert now == before + completions[-1] + chat.next_turn(completions[-1], text, image=True)
+        assert now == before + completions[-1] + chat.next_turn(completions[-1], text, images=1)
         before = now
 
 
 def test_a_window_keeps_the_last_turns_and_the_instruction(chat):
-    observations = [("", True), (MOVED, True), (HIT_WALL, True)]
+    observations = [("", 1), (MOVED, 1), (HIT_WALL, 1)]
     completions = [completion(chat, 3), completion(chat, 0)]
     one = chat.window_prompt(BRIEF_INSTRUCTION, observations, completions, window=1)
     assert list(one) == templated([user(f"{BRIEF_INSTRUCTION}\n{HIT_WALL}")])
@@ -78,7 +78,7 @@ def test_a_cut_off_completion_is_closed_for_it(chat):
 
 def test_observations_and_completions_must_match(chat):
     with pytest.raises(ValueError, match="2 observations"):
-        chat.window_prompt(BRIEF_INSTRUCTION, [("", True), (MOVED, True)], [])
+        chat.window_prompt(BRIEF_INSTRUCTION, [("", 1), (MOVED, 1)], [])
 
 
 def test_actions_are_two_tokens_and_decode_back(chat):

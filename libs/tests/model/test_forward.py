@@ -21,9 +21,7 @@ GRID = (4, 4)
 
 
 def frame(env_id: str, seed: int):
-    image = make(env_id).reset(seed).image
-    assert image is not None
-    return image
+    return make(env_id).reset(seed).images[0]
 
 
 def features(model, pixels, grid):
@@ -58,7 +56,7 @@ def rows_of(chat) -> list[Row]:
     """Four rows: one to three images, a completion cut off, one image shared by several rows."""
     env, out = make("maze2d:tiny"), []
     for i, images in enumerate([(0,), (1, 0), (2, 3, 1), (3,)]):
-        seen = [("", True)] + [(HIT_WALL, True)] * (len(images) - 1)
+        seen = [("", 1)] + [(HIT_WALL, 1)] * (len(images) - 1)
         said = [(*chat.encode(action_text(k)), chat.end_id) for k in range(len(images) - 1)]
         prompt = chat.window_prompt(env.instruction, seen, said)
         expanded = tuple(x for t in prompt for x in ((t,) * 16 if t == chat.image_id else (t,)))

@@ -40,11 +40,7 @@ def run_training(config: Config, resume: bool, console: Console) -> RunDir:
     """
     began = time.monotonic()
     config = resolved(config)
-    solvable = preflight.check(config)
-    console.print(
-        f"{config.env.id}: {solvable:.1%} of tasks can be solved within {config.env.max_turns} turns, by the oracle",
-        highlight=False,
-    )
+    console.print(preflight.words(config, preflight.check(config)), highlight=False)
     run = find_run_dir(config, resume)
     version = saved_version(config) if resume else unused_store(config)
     with deployed(config, config.run.name, rewind_to=version if resume else None) as deployment:

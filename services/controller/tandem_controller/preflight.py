@@ -12,8 +12,8 @@ from tandem.types import UserError
 SAMPLE = 512  # training tasks the oracle looks at
 
 
-def check(config: Config) -> float:
-    """Refuse a run that cannot work; the share of tasks that the turn limit allows, by the oracle.
+def check(config: Config) -> float | None:
+    """Refuse a run that cannot work; the share of tasks that the turn limit allows, None where no oracle knows.
 
     Raises:
         UserError: no model folder, unknown environment, or a turn limit that too many tasks exceed.
@@ -21,13 +21,28 @@ def check(config: Config) -> float:
     model = Path(config.model.path)
     if not (model / "config.json").is_file():
         raise UserError(f"model.path {model}: no config.json there; give the folder of the base model")
-    spec = get_spec(config.env.id)
+    spec, limit = get_spec(config.env.id), turn_limit(config)
+    if spec.optimal_turns is None:
+        return None
     sample = tasks.seeds(config.env.id, "train", SAMPLE)
-    solvable = sum(spec.optimal_turns(seed) <= config.env.max_turns for seed in sample) / SAMPLE
+    solvable = sum(spec.optimal_turns(seed) <= limit for seed in sample) / SAMPLE
     if solvable < config.env.min_solvable:
+        whose = "env.max_turns" if limit == config.env.max_turns else f"{config.env.id}'s own limit"
         raise UserError(
-            f"env.max_turns {config.env.max_turns} allows only {solvable:.1%} of {config.env.id}'s tasks, "
-            "by the oracle; "
+            f"{whose} of {limit} turns allows only {solvable:.1%} of {config.env.id}'s tasks, by the oracle; "
             f"raise it, or lower env.min_solvable (now {config.env.min_solvable:.1%}) if that is meant"
         )
     return solvable
+
+
+def turn_limit(config: Config) -> int:
+    """Where an episode ends: the recipe's limit or the environment's own, whichever is lower."""
+    own = get_spec(config.env.id).turn_limit
+    return min(config.env.max_turns, own or config.env.max_turns)
+
+
+def words(config: Config, solvable: float | None) -> str:
+    """What `check` found, in a line."""
+    if solvable is None:
+        return f"{config.env.id}: no oracle, so whether {turn_limit(config)} turns are enough is not known"
+    return f"{config.env.id}: {solvable:.1%} of tasks can be solved within {turn_limit(config)} turns, by the oracle"

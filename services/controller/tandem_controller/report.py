@@ -102,6 +102,8 @@ def learning_curve(rows: list[dict], start: float | None, path: Path) -> None:
 def animation(config: Config, seed: int, before: Trajectory, after: Trajectory, path: Path) -> None:
     """One task played twice, side by side: before training on the left, after on the right."""
     left, right = replay(config, seed, before), replay(config, seed, after)
+    if not left or not right:
+        return  # a text game has nothing to show
     length = max(len(left), len(right))
     scale = max(1, 256 // left[0].shape[0])
 
@@ -122,7 +124,7 @@ def replay(config: Config, seed: int, trajectory: Trajectory) -> list[NDArray[np
     env = make(config.env.id)
     observations = [env.reset(seed), *(env.step(turn.text).observation for turn in trajectory.turns)]
     env.close()
-    return [observation.image for observation in observations if observation.image is not None]
+    return [observation.images[0] for observation in observations if observation.images]
 
 
 def _learned(before: Results, after: Results) -> tuple[int, Trajectory, Trajectory] | None:

@@ -103,7 +103,7 @@ def tokenizer_texts() -> list[str]:
     """Every text of the task: what the tokenizer learns its words from."""
     feedback = [MOVED, HIT_WALL, NOT_UNDERSTOOD, ENDED]
     actions = [action_text(a) for a in (0, 1, 2, 3, "stop")]
-    full = [FULL_INSTRUCTION.format(stop=stop) for stop in ("", STOP_CLAUSE)]
+    full = [FULL_INSTRUCTION.format(agent="blue disc", walls="grey walls", stop=stop) for stop in ("", STOP_CLAUSE)]
     brief = [BRIEF_INSTRUCTION, *(f"{BRIEF_INSTRUCTION}\n{text}" for text in feedback)]
     roles = ["system\n", "user\n", "assistant\n"]
     return [*brief, *full, *feedback, *actions, *roles, *QUESTIONS, "0 1 2 3", "1 2", "2 1", "3 0", "\n"]
@@ -121,7 +121,7 @@ class Example:
 
 def action_example(chat: ChatFormat, table: MazeTable, maze: int, room: int, direction: int, feedback: str) -> Example:
     """A prompt of one turn and the action's text, every token of it weighing the same."""
-    prompt = expand(chat, chat.first_prompt(BRIEF_INSTRUCTION, feedback, image=True))
+    prompt = expand(chat, chat.first_prompt(BRIEF_INSTRUCTION, feedback, images=1))
     completion = (*chat.encode(action_text(direction)), chat.end_id)
     weights = (1.0 / len(completion),) * len(completion)
     return Example(prompt, completion, weights, table.image(maze, room))
@@ -129,7 +129,7 @@ def action_example(chat: ChatFormat, table: MazeTable, maze: int, room: int, dir
 
 def with_question(chat: ChatFormat, example: Example, question: str, reply: str, weight: float) -> Example:
     """The example with one more exchange: a question about the same image, and its answer."""
-    asked = chat.next_turn(example.completion_ids, question, image=False)
+    asked = chat.next_turn(example.completion_ids, question, images=0)
     answered = (*chat.encode(reply), chat.end_id)
     return Example(
         example.prompt_ids,

@@ -63,10 +63,10 @@ def _complete(
 ) -> list[str]:
     """One completion per state."""
     chat = policy.chat
-    frames = [seen.image for _, seen in states if seen.image is not None]
+    frames = [seen.images[0] for _, seen in states]
     pixels, grid = image_pixels(policy.processor, frames)
     features = image_features(policy.model.model.visual, pixels, grid)
-    prompts = [expand(chat, chat.first_prompt(env.instruction, seen.text, image=True)) for env, seen in states]
+    prompts = [expand(chat, chat.first_prompt(env.instruction, seen.text, images=1)) for env, seen in states]
     done: list[tuple[int, ...]] = [()] * len(states)
     side = (int(grid[0, 1]) // 2, int(grid[0, 2]) // 2)
     active = list(range(len(states)))

@@ -53,14 +53,14 @@ def _play(
     images: dict[str, bytes],
     rng: np.random.Generator,
 ) -> Trajectory:
-    env = make("maze2d:tiny", max_moves=max_turns)
+    env = make(f"maze2d:tiny?max_moves={max_turns}")
     seen = [env.reset(seed)]
-    names, turns = [_keep(seen[0].image, images)], []
+    names, turns = [_keep(seen[0].images[0], images)], []
     task_reward, over = 0.0, False
     while not over:
         first = max(0, len(seen) - window) if window else 0
         prompt = chat.window_prompt(
-            env.instruction, [(o.text, True) for o in seen], [turn.completion_ids for turn in turns], window
+            env.instruction, [(o.text, 1) for o in seen], [turn.completion_ids for turn in turns], window
         )
         completion = (*chat.encode(action_text(int(rng.integers(4)))), chat.end_id)
         result = env.step(chat.decode(completion))
@@ -79,7 +79,7 @@ def _play(
                 finish=FinishReason.STOP,
             )
         )
-        names.append(_keep(result.observation.image, images))
+        names.append(_keep(result.observation.images[0], images))
     stop = StopReason.TERMINATED if task_reward else StopReason.TURN_LIMIT
     return Trajectory(member, tuple(turns), stop, task_reward)
 
@@ -89,8 +89,7 @@ def expand(prompt: tuple[int, ...], image_id: int) -> tuple[int, ...]:
     return tuple(i for token in prompt for i in ([token] * IMAGE_TOKENS if token == image_id else [token]))
 
 
-def _keep(image: np.ndarray | None, images: dict[str, bytes]) -> str:
-    assert image is not None
+def _keep(image: np.ndarray, images: dict[str, bytes]) -> str:
     buffer = io.BytesIO()
     Image.fromarray(image).save(buffer, "PNG")
     name = hashlib.sha256(buffer.getvalue()).hexdigest()

@@ -35,7 +35,7 @@ def policy():
 def test_no_evaluation_layout_is_ever_shown(config):
     shown = {digest(walls) for walls in maze_table(400, config.first_seed).walls}
     assert {split_of(layout) for layout in shown} == {"train"}
-    layout = get_spec(sft.ENV_ID).layout_digest
+    layout = get_spec(sft.ENV_ID).task_digest
     for split, count in (("fixed", 64), ("heldout", 256)):
         assert not shown & {layout(seed) for seed in seeds(sft.ENV_ID, split, count)}
 

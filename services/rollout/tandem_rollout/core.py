@@ -13,12 +13,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator, Callable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass
-from typing import TypeVar
 
-from tandem.envs.protocol import Env, Observation, StepResult
+from tandem.envs.protocol import Observation, StepResult
+from tandem.envs.registry import get_spec
 from tandem.model.chat import ChatFormat
 from tandem.model.frames import Frame, FrameCache
 from tandem.model.transcript import Transcript
@@ -34,9 +33,7 @@ from tandem.types import (
     UserError,
 )
 from tandem_rollout.engine import Completion, ContextFull, Engine
-
-T = TypeVar("T")
-ENV_THREADS = 8  # environments may block (a browser, a simulator); a grid maze hardly occupies one
+from tandem_rollout.environments import EnvFailed, Environments
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +43,7 @@ class Limits:
     max_concurrent_episodes: int
     episode_timeout_s: float
     max_images: int  # per prompt
+    images_per_turn: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +56,16 @@ class Played:
     tokens: int = 0
 
 
-class _EnvFailed(Exception):
-    """The environment raised."""
-
-
 class Player:
     """Plays groups of episodes against one engine."""
 
-    def __init__(self, engine: Engine, chat: ChatFormat, make_env: Callable[[str], Env], limits: Limits) -> None:
+    def __init__(self, engine: Engine, chat: ChatFormat, envs: Environments, limits: Limits) -> None:
         self.engine = engine
         self.chat = chat
-        self.make_env = make_env
+        self.envs = envs
         self.limits = limits
         self.played = Played()
         self._seats = asyncio.Semaphore(limits.max_concurrent_episodes)
-        self._threads = ThreadPoolExecutor(ENV_THREADS, thread_name_prefix="env")
         self._frames = FrameCache()
 
     async def play(self, task: RolloutTask) -> AsyncGenerator[TrajectoryGroup]:
@@ -92,16 +85,16 @@ class Player:
             await asyncio.gather(*groups, return_exceptions=True)
 
     def close(self) -> None:
-        """Let the environments' threads go."""
-        self._threads.shutdown(wait=False)
+        """Let the environments go."""
+        self.envs.close()
 
     def _check(self, task: RolloutTask) -> None:
-        self.make_env(task.env).close()  # UserError for an unknown environment
+        get_spec(task.env)  # UserError for an unknown environment
         if not task.seeds or task.group_size < 1 or task.max_turns < 1:
             raise UserError("a rollout needs at least one seed, one trajectory per group and one turn")
         if len(set(task.seeds)) < len(task.seeds):
             raise UserError("a rollout's seeds must differ: ask for a larger group_size to play one task more often")
-        images = min(task.context.window or task.max_turns, task.max_turns)
+        images = min(task.context.window or task.max_turns, task.max_turns) * self.limits.images_per_turn
         if images > self.limits.max_images:
             raise UserError(
                 f"a prompt may hold {images} images, this replica allows {self.limits.max_images}; "
@@ -139,22 +132,17 @@ class Player:
                 episode.close()
                 self._count(running=-1, episodes=1, turns=len(episode.turns), tokens=episode.tokens)
 
-    async def call_env(self, call: Callable[..., T], *args: object) -> T:
-        """Run an environment's method off the event loop. Raises _EnvFailed for whatever it raises."""
-        future = asyncio.get_running_loop().run_in_executor(self._threads, call, *args)
-        await asyncio.wait({future})
-        if (problem := future.exception()) is not None:
-            raise _EnvFailed(f"{type(problem).__name__}: {problem}") from problem
-        return future.result()
-
-    def frame(self, observation: Observation) -> Frame | None:
-        """The observation's image as a frame. Raises _EnvFailed where it is no image."""
-        if observation.image is None:
-            return None
+    def frames(self, observation: Observation) -> tuple[Frame, ...]:
+        """The observation's images. Raises EnvFailed where they are none, or too many."""
+        if len(observation.images) > self.limits.images_per_turn:
+            raise EnvFailed(
+                f"an observation of {len(observation.images)} images; env.images_per_turn is "
+                f"{self.limits.images_per_turn}"
+            )
         try:
-            return self._frames.frame(observation.image)
+            return tuple(map(self._frames.frame, observation.images))
         except ValueError as problem:
-            raise _EnvFailed(str(problem)) from problem
+            raise EnvFailed(str(problem)) from problem
 
     def _count(self, running: int = 0, episodes: int = 0, turns: int = 0, tokens: int = 0) -> None:
         was = self.played
@@ -170,8 +158,7 @@ class _Episode:
         self.seed = seed
         self.member = member
         self.frames = frames  # of the whole group, by sha256
-        self.env = player.make_env(task.env)
-        self.transcript = Transcript(player.chat, self.env.instruction, task.context.window)
+        self.env = player.envs.open(task.env)
         self.turns: list[Turn] = []
         self.tokens = 0
         self.last: StepResult | None = None
@@ -179,10 +166,12 @@ class _Episode:
     async def play(self) -> Trajectory:
         """Play to the end."""
         try:
-            self._observe(await self.player.call_env(self.env.reset, self.seed))
+            instruction, seen = await self.env.reset(self.seed)
+            transcript = Transcript(self.player.chat, instruction, self.task.context.window)
+            self._observe(transcript, seen)
             while (stop := self._stop_reason()) is None:
-                await self._turn()
-        except _EnvFailed as problem:
+                await self._turn(transcript)
+        except EnvFailed as problem:
             return self.trajectory(StopReason.ENV_ERROR, str(problem))
         except ContextFull as problem:
             return self.trajectory(StopReason.CONTEXT_LIMIT, "" if self.turns else str(problem))
@@ -202,27 +191,26 @@ class _Episode:
         )
 
     def close(self) -> None:
-        """Release the environment, off the event loop; what it says then no longer matters."""
-        self.player._threads.submit(self.env.close)
+        """Release the environment."""
+        self.env.close()
 
-    async def _turn(self) -> None:
+    async def _turn(self, transcript: Transcript) -> None:
         task, player = self.task, self.player
-        prompt_ids, frames = self.transcript.prompt()
+        prompt_ids, frames = transcript.prompt()
         seed = completion_seed(task.sampling_seed, self.seed, self.member, len(self.turns))
         completion = await player.engine.generate(prompt_ids, frames, task.sampling, seed)
         text = player.chat.decode(completion.completion_ids)
-        result = await player.call_env(self.env.step, text)
+        result = await self.env.step(text)
         self.turns.append(_turn(completion, text, result, frames))
         self.tokens += len(completion.completion_ids)
         self.last = result
-        self.transcript.answer(completion.completion_ids)
-        self._observe(result.observation)
+        transcript.answer(completion.completion_ids)
+        self._observe(transcript, result.observation)
 
-    def _observe(self, observation: Observation) -> None:
-        frame = self.player.frame(observation)
-        if frame is not None:
-            self.frames[frame.sha256] = frame
-        self.transcript.observe(observation.text, frame)
+    def _observe(self, transcript: Transcript, observation: Observation) -> None:
+        frames = self.player.frames(observation)
+        self.frames.update({frame.sha256: frame for frame in frames})
+        transcript.observe(observation.text, frames)
 
     def _stop_reason(self) -> StopReason | None:
         if self.last is not None and self.last.terminated:

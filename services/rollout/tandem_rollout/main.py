@@ -15,6 +15,7 @@ from tandem_rollout.base_model import BaseModel, read_base_model
 from tandem_rollout.core import Limits, Player
 from tandem_rollout.engine import Engine
 from tandem_rollout.engine_vllm.environment import set_engine_environment
+from tandem_rollout.environments import EnvThreads
 from tandem_rollout.replica import Replica
 from tandem_rollout.servicer import SERVICE, RolloutServicer
 
@@ -67,10 +68,12 @@ def build_replica(config: Config, engine: Engine, base: BaseModel) -> Replica:
     limits = Limits(
         max_concurrent_episodes=rollout.max_concurrent_episodes,
         episode_timeout_s=rollout.episode_timeout_s,
-        max_images=config.env.window or config.env.max_turns,
+        max_images=config.env.max_images,
+        images_per_turn=config.env.images_per_turn,
     )
     rules = AdapterRules(base, rollout.engine.max_lora_rank, config.learner.lora.vision)
-    return Replica(engine, Player(engine, base.chat, envs.make, limits), rules)
+    environments = EnvThreads(envs.make, config.env.step_timeout_s)
+    return Replica(engine, Player(engine, base.chat, environments, limits), rules)
 
 
 async def _watch(engine: Engine, server: RunningServer) -> None:

@@ -30,6 +30,7 @@ from tandem.types import (
     UserError,
 )
 from tandem_rollout.core import Limits, Player, completion_seed
+from tandem_rollout.environments import EnvThreads
 
 SEED = envs.seeds("maze2d:tiny", "train", 1)[0]
 TASK = RolloutTask(
@@ -62,7 +63,7 @@ class Broken:
         if self.where == "reset":
             raise OSError("no display")
         seen = self.inner.reset(seed)
-        return replace(seen, image=np.zeros((4, 4), dtype=np.float32)) if self.where == "image" else seen  # type: ignore[arg-type]
+        return replace(seen, images=(np.zeros((4, 4), dtype=np.float32),)) if self.where == "image" else seen  # type: ignore[arg-type]
 
     def step(self, completion_text: str) -> StepResult:
         if self.where == "step":
@@ -74,7 +75,7 @@ class Broken:
 
 
 def player_of(engine: StubEngine, limits: Limits = LIMITS, make: Callable[[str], Env] = envs.make) -> Player:
-    return Player(engine, engine.chat, make, limits)
+    return Player(engine, engine.chat, EnvThreads(make, step_timeout_s=20), limits)
 
 
 async def play(player: Player, task: RolloutTask = TASK) -> list[TrajectoryGroup]:
@@ -93,13 +94,12 @@ def oracle(seed: int) -> list[str]:
     while True:
         path = queue.pop(0)
         env = envs.make("maze2d:tiny")
-        image = env.reset(seed).image
+        (image,) = env.reset(seed).images
         for action in path:
             result = env.step(f"('move', {action})")
-            image = result.observation.image
+            (image,) = result.observation.images
             if result.task_reward == 1.0:
                 return [f"('move', {a})" for a in path]
-        assert image is not None
         if image.tobytes() not in seen:
             seen.add(image.tobytes())
             queue += [[*path, action] for action in range(4)]
@@ -137,10 +137,12 @@ async def test_environment_failure_is_data(chat: ChatFormat, where: str, message
 
 
 async def test_engine_failure_ends_one_member_only(chat: ChatFormat) -> None:
-    engine = StubEngine(chat, answer=lambda number: "?", fail_at=3)  # one member's second turn
+    engine = StubEngine(chat, answer=lambda number: "?", fail_at=3)  # not the first request of either
     group = await only(player_of(engine))
-    stops = sorted((t.stop_reason.value, len(t.turns), t.error) for t in group.trajectories)
-    assert stops == [("engine_error", 1, "engine gone"), ("turn_limit", 14, "")]
+    failed, whole = sorted(group.trajectories, key=lambda t: t.stop_reason)
+    assert (failed.stop_reason, failed.error) == (StopReason.ENGINE_ERROR, "engine gone")
+    assert (whole.stop_reason, whole.error, len(whole.turns)) == (StopReason.TURN_LIMIT, "", 14)
+    assert len(failed.turns) < 4  # what was played is kept, no more
 
 
 async def test_episode_deadline(chat: ChatFormat) -> None:
@@ -216,8 +218,7 @@ async def test_group_members_share_the_start_and_nothing_else(chat: ChatFormat) 
         assert [t.member for t in group.trajectories] == [0, 1, 2, 3]
         assert len({t.turns[0].images for t in group.trajectories}) == 1
         env = envs.make("maze2d:tiny")
-        image = env.reset(group.seed).image
-        assert image is not None
+        (image,) = env.reset(group.seed).images
         png = group.images[group.trajectories[0].turns[0].images[0]]
         assert np.array_equal(np.asarray(Image.open(io.BytesIO(png))), image)
         assert {hashlib.sha256(data).hexdigest() for data in group.images.values()} == set(group.images)

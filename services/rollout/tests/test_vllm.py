@@ -37,6 +37,7 @@ from tandem_rollout.base_model import BaseModel
 from tandem_rollout.core import Limits, Player
 from tandem_rollout.engine import Completion, ContextFull, LocalAdapter
 from tandem_rollout.engine_vllm.environment import set_engine_environment
+from tandem_rollout.environments import EnvThreads
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 Publish = Callable[..., AdapterRef]
@@ -128,7 +129,7 @@ class Scripted:
 async def play(
     engine: Any, base: BaseModel, sampling: Sampling, window: int = 0
 ) -> tuple[Trajectory, dict[str, bytes]]:
-    player = Player(engine, base.chat, lambda env: Scripted(), Limits(8, 120, 14))
+    player = Player(engine, base.chat, EnvThreads(lambda env: Scripted(), 60), Limits(8, 120, 14))
     task = RolloutTask("maze2d:tiny", (3,), 1, engine.policy_version, sampling, ContextPolicy(0), 14, 11)
     (group,) = [group async for group in player.play(task)]
     return group.trajectories[0], dict(group.images)
@@ -140,7 +141,7 @@ def frames(number: int) -> list[Frame]:
 
 
 def prompt(base: BaseModel, images: int = 1) -> tuple[int, ...]:
-    observations = [("Moved.", True)] * images
+    observations = [("Moved.", 1)] * images
     return base.chat.window_prompt("Reach the red square.", observations, [(5, 6)] * (images - 1))
 
 
@@ -163,7 +164,7 @@ async def test_transcript_is_exact_to_the_token_and_the_logprob(
     for before, after in itertools.pairwise(trajectory.turns):
         start = before.prompt_ids + before.completion_ids
         assert after.prompt_ids[: len(start)] == start
-        added = base.chat.next_turn(before.completion_ids, before.feedback, image=True)
+        added = base.chat.next_turn(before.completion_ids, before.feedback, images=1)
         assert after.prompt_ids[len(start) :] == engine.expand(added, frames(1))
     worst = 0.0
     for turn in trajectory.turns:
@@ -262,7 +263,7 @@ async def test_prompts_are_checked(engine: Any, base: BaseModel) -> None:
         await engine.generate(prompt(base), frames(2), Sampling(), 0)
     with pytest.raises(ContextFull, match="max_model_len 1024"):
         await engine.generate(prompt(base), frames(1), Sampling(max_tokens=1024), 0)
-    text_only = base.chat.first_prompt("Reach the red square.", "", image=False)
+    text_only = base.chat.first_prompt("Reach the red square.", "", images=0)
     made = await engine.generate(text_only, [], Sampling(max_tokens=4), 0)
     assert made.prompt_ids == text_only
 

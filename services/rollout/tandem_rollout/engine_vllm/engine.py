@@ -247,7 +247,7 @@ class EngineVllm:
 
     async def _probe(self, served: _Served) -> float:
         """Sum of the logprobs (nats) of a fixed completion after a fixed image."""
-        prompt = self.chat.first_prompt(PROBE_TEXT, "", image=True)
+        prompt = self.chat.first_prompt(PROBE_TEXT, "", images=1)
         answer = (*self.chat.encode(PROBE_TEXT), self.chat.end_id)
         params = SamplingParams(
             temperature=0.0,

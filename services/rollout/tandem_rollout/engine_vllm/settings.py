@@ -17,7 +17,6 @@ from tandem_rollout.engine_vllm.mask import FORBIDDEN_KEY, ForbidTokens
 def engine_args(config: Config, base: BaseModel, seed: int) -> dict[str, Any]:
     """Arguments of vLLM's AsyncEngineArgs."""
     engine, on_cpu = config.rollout.engine, current_platform.is_cpu()
-    images = config.env.window or config.env.max_turns
     shared: dict[str, Any] = {
         "model": config.model.path,
         "dtype": config.model.dtype,
@@ -33,7 +32,7 @@ def engine_args(config: Config, base: BaseModel, seed: int) -> dict[str, Any]:
         "max_lora_rank": engine.max_lora_rank,
         "enable_tower_connector_lora": config.learner.lora.vision,
         "lora_target_modules": list(base.lora_modules(config.learner.lora.vision)),
-        "limit_mm_per_prompt": {"image": images, "video": 0},
+        "limit_mm_per_prompt": {"image": config.env.max_images, "video": 0},
         "logprobs_mode": "processed_logprobs",
         "logits_processors": [f"{ForbidTokens.__module__}:{ForbidTokens.__qualname__}"],
         "additional_config": {FORBIDDEN_KEY: list(base.forbidden_ids)},
