@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from tandem.envs.actions import ENDED, HIT_WALL, MOVED, NOT_UNDERSTOOD
 from tandem.envs.ids import Option, check_options, format_id
 from tandem.envs.layout import (
     DIRECTION_NAMES,
@@ -24,9 +25,6 @@ from tandem.envs.layout import (
 from tandem.envs.maze_style import CLASSIC, RANDOM, STYLES, Style, render, style_of
 from tandem.envs.protocol import Env, EnvSpec, Observation, StepResult
 from tandem.types import UserError
-
-MOVED, HIT_WALL, ENDED = "Moved.", "Hit a wall.", "Stopped."
-NOT_UNDERSTOOD = "Not understood."
 
 FULL_INSTRUCTION = (
     "You are the {agent} in a maze of {walls}. Reach the red square. Answer with one action a turn: "

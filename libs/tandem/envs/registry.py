@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from tandem.envs import maze2d
+from tandem.envs import maze2d, slide, sorting
 from tandem.envs.ids import Option, parse_id
 from tandem.envs.protocol import Env, EnvSpec
 from tandem.types import UserError
@@ -13,6 +13,8 @@ from tandem.types import UserError
 # kind -> (spec of env id, name after the colon and options; names to list)
 BUILT_IN: dict[str, tuple[Callable[[str, str, Mapping[str, Option]], EnvSpec], tuple[str, ...]]] = {
     "maze2d": (maze2d.spec, tuple(maze2d.PRESETS)),
+    "slide": (slide.spec, ("8",)),
+    "sort": (sorting.spec, tuple(map(str, sorting.LENGTHS))),
 }
 
 
