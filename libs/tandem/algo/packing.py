@@ -35,17 +35,22 @@ class TrainSequence:
 class Occurrences:
     """Who sampled one distinct sequence: C occurrences of its T completion tokens."""
 
+    members: Tensor  # int64 [C]: the trajectories, 0..N-1
     rollout_logprobs: Tensor  # float32 [C, T]
-    advantages: Tensor  # float32 [C]
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """Distinct sequences in order of first occurrence; `tokens` counts the tokens of all occurrences."""
+    """N trajectories as distinct sequences in order of first occurrence. `lengths` int64 [N]: their sampled tokens."""
 
     sequences: tuple[TrainSequence, ...]
     occurrences: tuple[Occurrences, ...]
-    tokens: int
+    lengths: Tensor
+
+    @property
+    def tokens(self) -> int:
+        """Sampled tokens of all occurrences."""
+        return int(self.lengths.sum())
 
 
 def merge_turns(turns: Sequence[Turn]) -> list[tuple[TrainSequence, tuple[float, ...]]]:
@@ -74,27 +79,65 @@ def merge_turns(turns: Sequence[Turn]) -> list[tuple[TrainSequence, tuple[float,
     return [(sequence, values) for sequence, values in found if sequence.spans]
 
 
-def pack(trajectories: Sequence[Sequence[Turn]], advantages: Sequence[float]) -> tuple[Packed, dict[str, float]]:
-    """Merge and deduplicate the turns of trajectories; `advantages` holds one number per trajectory.
+def pack(trajectories: Sequence[Sequence[Turn]]) -> tuple[Packed, dict[str, float]]:
+    """Merge and deduplicate the turns of N trajectories.
 
     Metrics: `tokens` (sampled, all occurrences), `rows_total`, `rows_unique`, `row_tokens` (of distinct
     rows, prompts included).
     """
-    rows: dict[TrainSequence, list[tuple[tuple[float, ...], float]]] = {}
-    for turns, advantage in zip(trajectories, advantages, strict=True):
+    rows: dict[TrainSequence, list[tuple[int, tuple[float, ...]]]] = {}
+    lengths = torch.zeros(len(trajectories), dtype=torch.int64)
+    for member, turns in enumerate(trajectories):
         for sequence, logprobs in merge_turns(turns):
-            rows.setdefault(sequence, []).append((logprobs, advantage))
+            rows.setdefault(sequence, []).append((member, logprobs))
+            lengths[member] += len(logprobs)
     occurrences = tuple(
-        Occurrences(torch.tensor([logprobs for logprobs, _ in found]), torch.tensor([value for _, value in found]))
+        Occurrences(torch.tensor([member for member, _ in found]), torch.tensor([logprobs for _, logprobs in found]))
         for found in rows.values()
     )
-    tokens = sum(item.rollout_logprobs.numel() for item in occurrences)
-    return Packed(tuple(rows), occurrences, tokens), {
-        "tokens": float(tokens),
-        "rows_total": float(sum(len(item.advantages) for item in occurrences)),
+    packed = Packed(tuple(rows), occurrences, lengths)
+    return packed, {
+        "tokens": float(packed.tokens),
+        "rows_total": float(sum(len(item.members) for item in occurrences)),
         "rows_unique": float(len(rows)),
         "row_tokens": float(sum(len(sequence.ids) for sequence in rows)),
     }
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """The M sampled tokens of some sequences, occurrence after occurrence.
+
+    `distinct`: the token's index among the K distinct ones, sequence after sequence. `sequence`: which occurrence.
+    """
+
+    distinct: Tensor  # int64 [M]
+    sequence: Tensor  # int64 [M]
+    members: Tensor  # int64 [M]
+    rollout_logprobs: Tensor  # float32 [M]
+
+    def to(self, device: torch.device) -> Flat:
+        """The same on a device."""
+        return Flat(*(getattr(self, name).to(device) for name in self.__slots__))
+
+
+def flatten(occurrences: Sequence[Occurrences]) -> Flat:
+    """All tokens of all occurrences of some sequences, at least one."""
+    distinct: list[Tensor] = []
+    lengths: list[Tensor] = []
+    start = 0
+    for item in occurrences:
+        count, length = item.rollout_logprobs.shape  # C occurrences of T tokens
+        distinct.append(torch.arange(start, start + length).repeat(count))
+        lengths.append(torch.full((count,), length))
+        start += length
+    tokens = torch.cat(lengths)  # [R], R occurrences
+    return Flat(
+        distinct=torch.cat(distinct),
+        sequence=torch.arange(len(tokens)).repeat_interleave(tokens),
+        members=torch.cat([item.members for item in occurrences]).repeat_interleave(tokens),
+        rollout_logprobs=torch.cat([item.rollout_logprobs.flatten() for item in occurrences]),
+    )
 
 
 def split_contiguous(weights: Sequence[int], parts: int) -> list[range]:

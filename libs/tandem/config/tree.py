@@ -33,6 +33,9 @@ class RunConfig(Section):
     dir: str = Field(default="runs", description="Folder that holds run directories.")
     seed: NonNegative = Field(default=0, description="Seed of task order, sampling and LoRA initialisation.")
     steps: Positive = Field(default=100, description="Optimizer steps (policy versions) to make.")
+    deterministic: bool = Field(
+        default=False, description="A synchronous run is a function of its config: two runs give the same bytes"
+    )
 
 
 class ModelConfig(Section):
@@ -110,17 +113,87 @@ class LoraConfig(Section):
     )
 
 
-class AlgoConfig(Section):
-    """How groups become a loss."""
+class KlConfig(Section):
+    """The price of leaving the base model. The estimators: `tandem/algo/kl.py`."""
 
-    normalize_std: bool = Field(default=True, description="Divide advantages by the group's standard deviation (GRPO).")
+    coef: Annotated[float, Field(ge=0)] = Field(default=0.0, description="What a nat costs; 0: no forward pass for it.")
+    estimator: Literal["k1", "k2", "k3"] = Field(
+        default="k2", description="Of KL(policy || base) from a sampled token."
+    )
+    place: Literal["loss", "reward"] = Field(
+        default="loss",
+        description="In the loss, or taken off the return: summed over the trajectory, at the ratio's denominator.",
+    )
+
+
+class CorrectionConfig(Section):
+    """Importance weights for the gap between engine and learner: `tandem/algo/correction.py`."""
+
+    kind: Literal["none", "truncate", "mask"] = Field(
+        default="none", description="Weights cut at `high`, or set to 0 outside `low` .. `high`. Needs ratio: learner."
+    )
+    level: Literal["token", "sequence"] = Field(
+        default="token", description="A weight a token, or a training sequence."
+    )
+    low: Annotated[float, Field(ge=0)] = Field(default=0.5, description="Least weight that `mask` lets through.")
+    high: Annotated[float, Field(gt=0)] = Field(default=2.0, description="Largest weight.")
+
+
+class AlgoConfig(Section):
+    """How groups become a loss. The algorithms and their papers: `tandem/algo/`, a page each."""
+
+    advantage: Literal["grpo", "dr_grpo", "rloo", "reinforce_pp", "maxrl"] = Field(
+        default="grpo", description="Returns to advantages."
+    )
+    loss: Literal["ppo_clip", "gspo", "cispo", "sft"] = Field(
+        default="ppo_clip",
+        description="Loss of a token. sft: likelihood of all that was completed; returns and group sizes play no part.",
+    )
     clip_low: Annotated[float, Field(gt=0, lt=1)] = Field(
         default=0.2, description="Lower clip of the probability ratio."
     )
     clip_high: Annotated[float, Field(gt=0)] = Field(default=0.2, description="Upper clip of the probability ratio.")
+    dual_clip: Annotated[float, Field(ge=0)] = Field(
+        default=0.0, description="A negative advantage's loss grows no further than this ratio; 0 is off, else above 1."
+    )
+    ratio: Literal["rollout", "learner"] = Field(
+        default="rollout",
+        description="Whose logprobs are the ratio's denominator: the engine's, or the learner's own at the start of "
+        "the step (one more forward pass, for all minibatches but the first). run.deterministic: always the learner's.",
+    )
+    aggregation: Literal["token_mean", "seq_mean_token_mean", "seq_mean_token_sum", "seq_mean_token_sum_norm"] = Field(
+        default="token_mean", description="Token losses to one loss; a sequence is a trajectory."
+    )
+    kl: KlConfig = KlConfig()
+    entropy_coef: Annotated[float, Field(ge=0)] = Field(default=0.0, description="Bonus for a nat of entropy.")
+    correction: CorrectionConfig = CorrectionConfig()
     drop_zero_variance: bool = Field(
         default=True, description="Leave out groups whose returns are all equal: no gradient."
     )
+    mask_overlong: bool = Field(
+        default=False,
+        description="Leave trajectories cut by a token or context limit out of the loss, not out of the baseline.",
+    )
+    gap_warning: Annotated[float, Field(gt=0)] | None = Field(
+        default=None,
+        description="Warn where engine and learner differ by more than this on average, or ten times this anywhere, in "
+        "nats; null: 1e-4 in float32, 2e-2 in bfloat16.",
+    )
+
+    @model_validator(mode="after")
+    def _bounds_make_sense(self) -> AlgoConfig:
+        if 0 < self.dual_clip <= 1:
+            raise ValueError("dual_clip must be above 1, or 0 for none")
+        if self.correction.low > self.correction.high:
+            raise ValueError("correction.low is above correction.high; swap them")
+        if self.supervised and (self.correction.kind != "none" or (self.kl.coef and self.kl.place == "reward")):
+            raise ValueError("loss sft has neither ratio nor reward: correction.kind must be none, kl.place loss")
+        return self
+
+    @property
+    def supervised(self) -> bool:
+        """True where all that was completed is to be learned, whatever it earned."""
+        return self.loss == "sft"
 
 
 class LearnerConfig(Section):
@@ -140,6 +213,10 @@ class LearnerConfig(Section):
     )
     microbatch_tokens: Positive = Field(
         default=16384, description="Most tokens (padding included) in one forward pass of a rank."
+    )
+    image_cache_gib: Annotated[float, Field(ge=0)] = Field(
+        default=1.0,
+        description="Host memory of a rank for images encoded by a frozen vision tower, GiB; the least used go first.",
     )
     activation_checkpointing: bool = Field(default=False, description="Recompute activations in the backward pass.")
     collective_timeout_s: Annotated[float, Field(gt=0)] = Field(default=600, description="Deadline of one collective.")
@@ -221,4 +298,19 @@ class Config(Section):
     def _minibatches_have_groups(self) -> Config:
         if self.learner.minibatches > self.rollout.groups_per_step:
             raise ValueError("learner.minibatches is more than rollout.groups_per_step; lower the former")
+        return self
+
+    @property
+    def learner_ratio(self) -> bool:
+        """True where the ratio's denominator is the learner's own."""
+        algo = self.learner.algo
+        return not algo.supervised and (self.run.deterministic or algo.ratio == "learner")
+
+    @model_validator(mode="after")
+    def _correction_counts_once(self) -> Config:
+        if self.learner.algo.correction.kind != "none" and not self.learner_ratio:
+            raise ValueError(
+                "learner.algo.correction weighs by what the ratio to the rollout's logprobs already holds; "
+                "set learner.algo.ratio to learner, or correction.kind to none"
+            )
         return self

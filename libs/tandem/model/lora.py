@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import peft
 import torch
+from peft.tuners.lora import LoraLayer
 from torch import nn
 from transformers import PreTrainedModel
 
@@ -51,6 +54,19 @@ def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """The trainable parameters by their names in adapter_model.safetensors, sorted by name."""
     found = {PREFIX + name.replace(f".{ADAPTER}.", "."): p for name, p in model.named_parameters() if p.requires_grad}
     return dict(sorted(found.items()))
+
+
+@contextmanager
+def base_policy(model: nn.Module) -> Iterator[None]:
+    """Within, the model is the base model: its adapter counts for nothing. For forward passes without gradients."""
+    layers = [module for module in model.modules() if isinstance(module, LoraLayer)]
+    for layer in layers:
+        layer.set_scale(ADAPTER, 0.0)  # peft's own switch also flips requires_grad, which FSDP would have to follow
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.set_scale(ADAPTER, 1.0)
 
 
 def adapter_config_json(settings: peft.LoraConfig) -> str:

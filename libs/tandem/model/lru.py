@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 K = TypeVar("K")
@@ -10,10 +11,12 @@ V = TypeVar("V")
 
 
 class LRU(Generic[K, V]):
-    """At most `size` entries; reading an entry makes it the newest."""
+    """Entries of at most `size` in all, each of size 1 or what `weigh` says; reading an entry makes it the newest."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, weigh: Callable[[V], int] = lambda value: 1) -> None:
         self.size = size
+        self.used = 0
+        self._weigh = weigh
         self._entries: OrderedDict[K, V] = OrderedDict()
 
     def get(self, key: K) -> V | None:
@@ -28,10 +31,12 @@ class LRU(Generic[K, V]):
         return self._entries[key]
 
     def __setitem__(self, key: K, value: V) -> None:
+        if key in self._entries:
+            self.used -= self._weigh(self._entries.pop(key))
         self._entries[key] = value
-        self._entries.move_to_end(key)
-        if len(self._entries) > self.size:
-            self._entries.popitem(last=False)
+        self.used += self._weigh(value)
+        while self.used > self.size:
+            self.used -= self._weigh(self._entries.popitem(last=False)[1])
 
     def __len__(self) -> int:
         return len(self._entries)

@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
 from tandem.algo.packing import TrainSequence
 from tandem.model.logprobs import mrope_positions
 from tandem.model.vision import EncodedImages
+
+MOST_LOGITS = 2**27  # half a GiB of float32, several copies of which live at once
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,14 @@ def build_sequences(
 
 
 def sequence_logprobs(
-    model: Any, batch: SequenceBatch, images: EncodedImages | None, *, temperature: float, forbidden: Tensor
+    model: Any,
+    batch: SequenceBatch,
+    images: EncodedImages | None,
+    *,
+    temperature: float,
+    forbidden: Tensor,
+    entropy_gradient: bool = False,
+    most_logits: int = MOST_LOGITS,
 ) -> tuple[Tensor, Tensor]:
     """Logprobs of the completion tokens as the engine samples them: tempered, forbidden ids at probability
     zero.
@@ -101,8 +111,10 @@ def sequence_logprobs(
         images: what `batch.image_tokens` indexes; None for text-only rows.
         temperature: > 0.
         forbidden: int64 [F], ids never sampled (see `loading.forbidden_token_ids`).
+        entropy_gradient: whether the entropy carries a gradient.
+        most_logits: logits there may be at once; with more, the head runs in parts, and again for the backward pass.
     Returns:
-        float32 [K] logprobs, and the detached float32 [K] entropy of each token's distribution, in nats.
+        float32 [K] logprobs, and the float32 [K] entropy of each token's distribution, in nats.
     """
     encoded = None
     if images is not None and batch.image_tokens.numel():
@@ -117,8 +129,29 @@ def sequence_logprobs(
         mm_encoder_outputs={"image": encoded} if encoded is not None else None,
         use_cache=False,
     ).last_hidden_state  # [N, L, D]
-    logits = model.lm_head(hidden[batch.rows, batch.columns]).float() / temperature  # [K, V]
-    logits = logits.index_fill(-1, forbidden, float("-inf"))
-    logprobs = torch.log_softmax(logits, dim=-1)  # [K, V]
-    entropy = torch.special.entr(logprobs.detach().exp()).sum(-1)
-    return logprobs.gather(-1, batch.token_ids[:, None]).squeeze(-1), entropy
+
+    def head(hidden: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
+        return _head_logprobs(model.lm_head, hidden, token_ids, temperature, forbidden, entropy_gradient)
+
+    chosen = hidden[batch.rows, batch.columns]  # [K, D]
+    rows = max(1, most_logits // model.lm_head.out_features)
+    if len(chosen) <= rows:
+        return head(chosen, batch.token_ids)
+    parts: list[Any] = [
+        checkpoint(head, *part, use_reentrant=False, preserve_rng_state=False)
+        for part in zip(chosen.split(rows), batch.token_ids.split(rows), strict=True)
+    ]
+    logprobs, entropy = zip(*parts, strict=True)
+    return torch.cat(logprobs), torch.cat(entropy)
+
+
+def _head_logprobs(
+    lm_head: Any, hidden: Tensor, token_ids: Tensor, temperature: float, forbidden: Tensor, entropy_gradient: bool
+) -> tuple[Tensor, Tensor]:
+    """hidden [K, D], int64 [K] -> logprobs and entropy, float32 [K]."""
+    logits = lm_head(hidden).float() / temperature  # [K, V]
+    logprobs = torch.log_softmax(logits.index_fill(-1, forbidden, float("-inf")), dim=-1)
+    with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+        finite = logprobs.clamp(min=torch.finfo(logprobs.dtype).min)  # 0 times minus infinity is not 0
+        entropy = -(logprobs.exp() * finite).sum(-1)
+    return logprobs.gather(-1, token_ids[:, None]).squeeze(-1), entropy

@@ -2,7 +2,7 @@
 
 The tower's output is cut off from its graph: forward passes use the leaves, their backward passes add up
 gradients there, and one last backward pass takes the sum through the tower. A frozen tower needs no graph at
-all.
+all, and what it gave for an image can be kept for the rest of the run.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from PIL import Image
@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
 
 from tandem.model.fast_vision import image_features
+from tandem.model.lru import LRU
 from tandem.model.pixels import decode_png, image_pixels
 from tandem.types import UserError
 
@@ -50,13 +51,15 @@ class EncodedImages:
     D].
 
     `grids`: (height, width) in merged tokens, by sha256; `token_rows`: the image's rows in each level.
-    `outputs` are the tower's own outputs, chunk by chunk, empty where the tower is frozen.
+    `outputs` are the tower's own outputs, chunk by chunk, empty where no gradient is wanted. `cached`: how many
+    images the tower was spared.
     """
 
     grids: Mapping[str, tuple[int, int]]
     token_rows: Mapping[str, range]
     leaves: tuple[Tensor, ...]
     outputs: tuple[tuple[Tensor, ...], ...]
+    cached: int
 
     def backward(self) -> None:
         """Take the gradients that gathered in the leaves through the tower, in one pass over all chunks."""
@@ -73,6 +76,27 @@ class EncodedImages:
             torch.autograd.backward(tensors, gradients)
 
 
+@dataclass(frozen=True)
+class KeptImage:
+    """One image as a frozen tower gave it: `grid` (height, width) in merged tokens, `levels` each [tokens, D]."""
+
+    grid: tuple[int, int]
+    levels: tuple[Tensor, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes."""
+        return sum(level.nbytes for level in self.levels)
+
+
+ImageCache: TypeAlias = LRU[str, KeptImage]  # by sha256, in host memory
+
+
+def image_cache(most_bytes: int) -> ImageCache:
+    """Room for so many bytes of encoded images; the least recently used go first."""
+    return LRU(most_bytes, weigh=lambda image: image.nbytes)
+
+
 def encode_images(
     encoder: VisionEncoder,
     processor: Qwen2VLImageProcessorPil,
@@ -81,33 +105,51 @@ def encode_images(
     trainable: bool,
     chunk_patches: int,
     device: torch.device,
+    cache: ImageCache | None = None,
 ) -> EncodedImages:
     """Encode PNG images by sha256, equal sizes together, in chunks of at most `chunk_patches` patches (or
-    one image).
+    one image). For a frozen tower, what `cache` holds is taken from there and the rest put there.
 
     A trainable tower runs even without an image, on a blank one that nobody uses: sharded over ranks, all
-    must run it.
+    must run it. Gradients are wanted where it is trainable and they are enabled.
     """
-    arrays = {name: decode_png(png) for name, png in images.items()}
+    cache = None if trainable else cache
+    kept = {} if cache is None else {name: image for name in images if (image := cache.get(name)) is not None}
+    arrays = {name: decode_png(png) for name, png in images.items() if name not in kept}
     names = sorted(arrays, key=lambda name: arrays[name].shape)  # stable: images of one size keep their order
     visual, merge = encoder.visual, encoder.visual.spatial_merge_size
     grids: dict[str, tuple[int, int]] = {}
-    token_rows: dict[str, range] = {}
     chunks: list[tuple[Tensor, ...]] = []
-    start = 0
     for chunk in _chunks(names, [arrays[name].shape for name in names], processor.patch_size**2, chunk_patches):
         pixels, grid_thw = image_pixels(processor, [arrays[name] for name in chunk])
         chunks.append(_run(encoder, pixels, grid_thw, trainable, device))
         for name, (_, rows, columns) in zip(chunk, grid_thw.tolist(), strict=True):
             grids[name] = (rows // merge, columns // merge)
-            token_rows[name] = range(start, start + rows * columns // merge**2)
-            start = token_rows[name].stop
     if trainable and not chunks:
         width = math.prod(visual.patch_embed.proj.weight.shape[1:])  # no value is asked for: other ranks would wait
         blank = torch.zeros(merge**2, width), torch.tensor([[1, merge, merge]])
         chunks.append(_run(encoder, *blank, trainable, device))
-    leaves = tuple(torch.cat(level).detach().requires_grad_(trainable) for level in zip(*chunks, strict=True))
-    return EncodedImages(grids, token_rows, leaves, tuple(chunks) if trainable else ())
+    grids |= {name: image.grid for name, image in kept.items()}
+    levels = [*chunks, *(tuple(level.to(device) for level in image.levels) for image in kept.values())]
+    gradient = trainable and torch.is_grad_enabled()
+    leaves = tuple(torch.cat(level).detach().requires_grad_(gradient) for level in zip(*levels, strict=True))
+    token_rows = _rows_of(grids)
+    if cache is not None:
+        for name in names:
+            rows = token_rows[name]
+            parts = (leaf[rows.start : rows.stop] for leaf in leaves)
+            cache[name] = KeptImage(grids[name], tuple(part.to("cpu", copy=True) for part in parts))
+    return EncodedImages(grids, token_rows, leaves, tuple(chunks) if gradient else (), len(kept))
+
+
+def _rows_of(grids: Mapping[str, tuple[int, int]]) -> dict[str, range]:
+    """Each image's rows where all stand one after the other."""
+    found: dict[str, range] = {}
+    start = 0
+    for name, (height, width) in grids.items():
+        found[name] = range(start, start + height * width)
+        start = found[name].stop
+    return found
 
 
 def token_grid(processor: Qwen2VLImageProcessorPil, png: bytes) -> tuple[int, int]:
@@ -125,7 +167,7 @@ def token_grid(processor: Qwen2VLImageProcessorPil, png: bytes) -> tuple[int, in
 def _run(
     encoder: VisionEncoder, pixels: Tensor, grid_thw: Tensor, trainable: bool, device: torch.device
 ) -> tuple[Tensor, ...]:
-    with torch.set_grad_enabled(trainable):
+    with torch.set_grad_enabled(trainable and torch.is_grad_enabled()):
         return encoder(pixels.to(device), grid_thw.to(device))
 
 

@@ -1,6 +1,8 @@
 """Which groups and trajectories are learned from."""
 
-from tandem.algo import select_groups, valid_members
+from dataclasses import replace
+
+from tandem.algo import in_order, overlong, return_table, select_groups
 from tandem.types import FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
 
 
@@ -31,16 +33,29 @@ def test_groups_without_signal_stay_if_asked_but_not_without_a_valid_member() ->
     assert kept == (EQUAL, VARIED, FAILED)
 
 
-def test_figures_leave_failed_trajectories_out() -> None:
+def test_return_mean_leaves_failed_trajectories_out() -> None:
     metrics = select_groups([VARIED, EQUAL, FAILED], drop_zero_variance=True)[1]
-    assert metrics["trajectories"] == 6
-    assert metrics["trajectories_failed"] == 1
-    assert metrics["solve_rate"] == 1 / 5  # by task reward, not by return
     assert metrics["return_mean"] == (1.0 + 0.0 + 0.5 + 0.5 + 1.0) / 5
 
 
-def test_valid_members() -> None:
-    assert [t.member for t in valid_members(FAILED)] == [0]
-    assert valid_members(LOST) == ()
-    limits = _group("limits", _trajectory(0, 0, StopReason.TURN_LIMIT), _trajectory(1, 0, StopReason.CONTEXT_LIMIT))
-    assert len(valid_members(limits)) == 2  # what the policy did is data, whatever came of it
+def test_table_of_returns_says_who_counts() -> None:
+    returns, valid = return_table([FAILED, _group("one", _trajectory(0, 0.25))])
+    assert returns[0, 0] == 1.0
+    assert returns[1, 0] == 0.25
+    assert valid.tolist() == [[True, False], [True, False]]  # failed; not there
+    assert return_table([])[0].shape == (0, 0)
+
+
+def test_limits_of_length_are_overlong_and_the_turn_limit_is_not() -> None:
+    cut = _trajectory(0, 0.0)
+    cut = replace(cut, turns=(replace(cut.turns[0], finish=FinishReason.LENGTH), *cut.turns))
+    assert overlong(cut)
+    assert overlong(_trajectory(0, 0.0, StopReason.CONTEXT_LIMIT))
+    assert not overlong(_trajectory(0, 0.0, StopReason.TURN_LIMIT))
+    assert not overlong(_trajectory(0, 0.0))
+
+
+def test_order_is_by_seed_then_member_however_they_came() -> None:
+    groups = [replace(group, seed=seed) for seed, group in enumerate((VARIED, EQUAL, FAILED))]
+    mixed = [replace(group, trajectories=group.trajectories[::-1]) for group in groups[::-1]]
+    assert in_order(mixed) == tuple(groups)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch import tensor
 from torch.testing import assert_close
 
-from tandem.algo import merge_turns, microbatches, pack, split_contiguous
+from tandem.algo import flatten, merge_turns, microbatches, pack, split_contiguous
 from tandem.types import FinishReason, Turn
 
 
@@ -67,23 +67,40 @@ def test_turn_without_completion_is_left_out() -> None:
 def test_identical_sequences_are_kept_once_with_all_their_occurrences() -> None:
     same, other = _turn((1, 2), (3, 4)), _turn((1, 2), (3, 5))
     again = replace(same, rollout_logprobs=(-0.3, -0.5))  # an engine differs in the last bits
-    packed, metrics = pack([[same], [other], [again]], [1.0, -1.0, 0.5])
+    packed, metrics = pack([[same], [other], [again]])
     assert [sequence.ids for sequence in packed.sequences] == [(1, 2, 3, 4), (1, 2, 3, 5)]
     assert_close(packed.occurrences[0].rollout_logprobs, tensor([[-0.3, -0.4], [-0.3, -0.5]]))
-    assert_close(packed.occurrences[0].advantages, tensor([1.0, 0.5]))
-    assert_close(packed.occurrences[1].advantages, tensor([-1.0]))
+    assert packed.occurrences[0].members.tolist() == [0, 2]
+    assert packed.occurrences[1].members.tolist() == [1]
+    assert packed.lengths.tolist() == [2, 2, 2]
     assert metrics == {"tokens": 6.0, "rows_total": 3.0, "rows_unique": 2.0, "row_tokens": 8.0}
 
 
 def test_other_spans_over_the_same_ids_are_another_sequence() -> None:
-    packed, _ = pack([[_turn((1, 2), (3, 4))], [_turn((1, 2, 3), (4,))]], [1.0, 1.0])
+    packed, _ = pack([[_turn((1, 2), (3, 4))], [_turn((1, 2, 3), (4,))]])
     assert len(packed.sequences) == 2
 
 
 def test_nothing_sampled_is_nothing_packed() -> None:
-    packed, metrics = pack([], [])
+    packed, metrics = pack([])
     assert packed.tokens == 0
     assert metrics["rows_unique"] == 0.0
+
+
+def test_trajectory_without_a_completion_token_keeps_its_place() -> None:
+    packed, _ = pack([[_turn((1,), ())], [_turn((1,), (2,))], []])
+    assert packed.lengths.tolist() == [0, 1, 0]
+    assert packed.occurrences[0].members.tolist() == [1]
+
+
+def test_flat_tokens_by_hand() -> None:
+    """Two occurrences of a row of 2 tokens, then one of 1: distinct tokens 0, 1 and 2, sequences 0, 1 and 2."""
+    same, other = _turn((1,), (3, 4)), _turn((1,), (5,))
+    flat = flatten(pack([[same], [other], [replace(same, rollout_logprobs=(-7.0, -8.0))]])[0].occurrences)
+    assert flat.distinct.tolist() == [0, 1, 0, 1, 2]
+    assert flat.sequence.tolist() == [0, 0, 1, 1, 2]
+    assert flat.members.tolist() == [0, 0, 2, 2, 1]
+    assert_close(flat.rollout_logprobs, tensor([-0.3, -0.4, -7.0, -8.0, -0.5]))
 
 
 def test_split_is_balanced_by_hand() -> None:

@@ -29,6 +29,12 @@ class Comm:
         """Each value summed over ranks."""
         return self._reduce(values, dist.ReduceOp.SUM)
 
+    def total(self, values: torch.Tensor) -> torch.Tensor:
+        """A tensor summed over ranks, entry by entry, on the CPU."""
+        summed = values.to(self.device)
+        dist.all_reduce(summed)
+        return summed.cpu()
+
     def largest(self, values: Mapping[str, float]) -> dict[str, float]:
         """Each value's largest over ranks."""
         return self._reduce(values, dist.ReduceOp.MAX)

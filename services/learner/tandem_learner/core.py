@@ -1,31 +1,30 @@
 """One rank of the learner: model, optimizer and policy version. Every rank calls the same methods in the
 same order.
 
-groups -> drop groups without signal -> advantages -> minibatches -> (pack, gradient, AdamW step) each ->
-version + 1
+groups -> `step.learn` -> version + 1
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
-from tandem.algo import group_advantages, learning_rate, pack, select_groups, split_contiguous
+from tandem.algo import learning_rate
 from tandem.config import Config
 from tandem.model.chat import ChatFormat
 from tandem.model.loading import fingerprint, forbidden_token_ids, load_model, load_processor
 from tandem.model.lora import adapter_config_json, attach_lora
 from tandem.model.sharding import shard_policy
-from tandem.model.vision import token_grid
+from tandem.model.vision import image_cache, token_grid
 from tandem.storage import ShardMeta
 from tandem.types import AdapterRef, LearnerStatus, PublishKind, TrajectoryGroup, UserError
 from tandem_learner.comm import Comm
+from tandem_learner.forward import ForwardSettings
 from tandem_learner.optimizer import ShardedAdamW
-from tandem_learner.phases import Phases
 from tandem_learner.shards import read_adapter_shard, read_state_shard, write_shard
-from tandem_learner.update import MEANS, Tally, UpdateSettings, accumulate_gradients
+from tandem_learner.step import Trainer, learn
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -56,15 +55,20 @@ class LearnerCore:
         )
         self._hand_back_cache()  # the whole model was on the device before it was sharded
         self.optimizer = ShardedAdamW(self.policy.parameters, config.learner, comm)
-        self.settings = UpdateSettings(
+        torch.use_deterministic_algorithms(config.run.deterministic, warn_only=comm.device.type == "cuda")
+        self.settings = ForwardSettings(
             processor=load_processor(config.model.path),
             image_id=chat.image_id,
             pad_id=chat.end_id,
             forbidden=torch.tensor(sorted(self.forbidden), device=comm.device),
             temperature=config.rollout.temperature,
             microbatch_tokens=config.learner.microbatch_tokens,
-            algo=config.learner.algo,
+            # an image alone in its chunk gives the same numbers whatever else is encoded with it
+            chunk_patches=1 if config.run.deterministic else config.learner.microbatch_tokens,
+            entropy_gradient=config.learner.algo.entropy_coef > 0,
+            cache=image_cache(int(config.learner.image_cache_gib * 2**30)),
         )
+        self.trainer = Trainer(config, self.policy, self.optimizer, self.settings, comm)
 
     def status(self) -> LearnerStatus:
         """What the learner is."""
@@ -86,51 +90,10 @@ class LearnerCore:
         Returns:
             the step's figures by name, the same on every rank but for `seconds_*`.
         """
-        phases, algo = Phases(), self.config.learner.algo
-        kept, figures = select_groups(groups, drop_zero_variance=algo.drop_zero_variance)
-        images = {name: png for group in kept for name, png in group.images.items()}
-        returns = torch.tensor([[t.total_return for t in group.trajectories] for group in kept], dtype=torch.float64)
-        valid = torch.tensor([[not t.stop_reason.failed for t in group.trajectories] for group in kept])
-        advantages, spread = group_advantages(_table(returns), _table(valid), normalize_std=algo.normalize_std)
-        lr = self._learning_rate()
-        updates: list[dict[str, float]] = []
-        for part in split_contiguous([1] * len(kept), self.config.learner.minibatches):
-            values = advantages[part.start : part.stop].tolist()
-            if update := self._update([kept[i] for i in part], values, images, lr, phases):
-                updates.append(update)
+        figures = learn(self.trainer, groups, self._learning_rate())
         self.version += 1
         self._hand_back_cache()  # the engine wakes next
-        return {**figures, **spread, **_combine(updates), "lr": lr, **phases.metrics()}
-
-    def _update(
-        self,
-        groups: Sequence[TrajectoryGroup],
-        advantages: Sequence[Sequence[float]],
-        images: Mapping[str, bytes],
-        lr: float,
-        phases: Phases,
-    ) -> dict[str, float]:
-        """One optimizer update; empty where no token was sampled."""
-        with phases("pack"):
-            members = [
-                (trajectory.turns, advantage)
-                for group, row in zip(groups, advantages, strict=True)
-                for trajectory, advantage in zip(group.trajectories, row, strict=True)
-                if not trajectory.stop_reason.failed
-            ]
-            packed, counts = pack([turns for turns, _ in members], [advantage for _, advantage in members])
-        if packed.tokens == 0:
-            return {}
-        tally = accumulate_gradients(self.policy, packed, images, self.settings, self.comm, phases)
-        with phases("optimizer"):
-            step = self.optimizer.step(lr, loss_is_finite=_finite(tally))
-        return {
-            **counts,
-            **step,
-            **tally.means,
-            "largest_gap": tally.largest_gap,
-            "images": float(tally.images),
-        }
+        return figures
 
     def _hand_back_cache(self) -> None:
         """Free the GPU memory that torch keeps but does not use: the engine shares the GPU."""
@@ -191,29 +154,3 @@ class LearnerCore:
 
     def _shard_meta(self, kind: PublishKind) -> ShardMeta:
         return ShardMeta(kind, self.version, self.comm.rank, self.comm.world_size, self.base_model, {})
-
-
-def _table(values: torch.Tensor) -> torch.Tensor:
-    """[0] -> [0, 0]: no group at all is a table too."""
-    return values if values.ndim == 2 else values.reshape(0, 0)
-
-
-def _finite(tally: Tally) -> bool:
-    return bool(torch.isfinite(torch.tensor(tally.means["loss"])))
-
-
-def _combine(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """A step's updates as one: token means, sums of counts. The gap is the first's: nothing had moved yet."""
-    tokens = sum(update["tokens"] for update in updates)
-    sums = ("tokens", "rows_total", "rows_unique", "row_tokens", "images", "skipped_updates")
-    means = {
-        name: sum(u[name] * u["tokens"] for u in updates) / max(tokens, 1) for name in MEANS if name != "logprob_gap"
-    }
-    return {
-        **{name: sum(update[name] for update in updates) for name in sums},
-        **means,
-        "updates": float(len(updates)),
-        "grad_norm": sum(update["grad_norm"] for update in updates) / max(len(updates), 1),
-        "rollout_learner_logprob_gap_max": updates[0]["largest_gap"] if updates else 0.0,
-        "rollout_learner_logprob_gap_mean": updates[0]["logprob_gap"] if updates else 0.0,
-    }

@@ -28,6 +28,7 @@ from tandem.types import (
     Unavailable,
 )
 from tandem_learner.channel import RELEASED, Channel
+from tandem_learner.figures import gap_warning
 from tandem_learner.orders import Answer, Export, Order, Restore, Stop, Train, decode_answer, encode_order
 from tandem_learner.rank import Rank
 from tandem_learner.validate import Limits, check_groups
@@ -84,6 +85,8 @@ class Leader:
             except BaseException as problem:  # also what nobody foresaw leaves the ranks in doubt
                 self._broken = _in_words(problem)
                 raise
+            if warning := gap_warning(metrics, self.rank.core.config):
+                log.warning("version %d: %s", expected_version, warning)
             return TrainResult(self._advance(expected_version + 1), metrics)
 
         return await self._once(request_id, work)
@@ -120,9 +123,11 @@ class Leader:
 
     def _limits(self, version: int) -> Limits:
         core = self.rank.core
+        rollout, supervised = core.config.rollout, core.config.learner.algo.supervised
         return Limits(
-            group_size=core.config.rollout.group_size,
-            version=version,
+            group_size=None if supervised else rollout.group_size,
+            version=None if supervised else version,
+            context=rollout.engine.max_model_len,
             vocab_size=core.vocab_size,
             forbidden=core.forbidden,
             image_id=core.settings.image_id,

@@ -1,4 +1,4 @@
-"""The gradient of one optimizer update: encode images -> forward and backward by microbatch."""
+"""The gradient of one optimizer update: forward, loss and backward by microbatch, figures summed over ranks."""
 
 from __future__ import annotations
 
@@ -7,177 +7,121 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from tandem.algo import (
-    Occurrences,
-    Packed,
-    TrainSequence,
-    clipped_policy_loss,
-    microbatches,
-    split_contiguous,
-)
+from tandem.algo import Evidence, Packed, Tokens, figure_names, flatten, objective
 from tandem.config import AlgoConfig
-from tandem.model.sequences import build_sequences, sequence_logprobs
 from tandem.model.sharding import ShardedPolicy
-from tandem.model.vision import EncodedImages, encode_images
+from tandem.model.vision import EncodedImages
 from tandem_learner.comm import Comm
+from tandem_learner.forward import ForwardSettings, Measured, encode, forward, idle, plan_rounds
 from tandem_learner.phases import Phases
-
-MEANS = ("loss", "approx_kl", "clip_share", "logprob_gap", "entropy")  # over sampled tokens
 
 
 @dataclass(frozen=True)
-class UpdateSettings:
-    """What stays the same from update to update. `forbidden`: int64 [F], ids that are never sampled."""
+class UpdateBatch:
+    """What one update learns from, the whole global batch on every rank; packed, it has at least one token.
 
-    processor: Qwen2VLImageProcessorPil
-    image_id: int
-    pad_id: int
-    forbidden: Tensor
-    temperature: float
-    microbatch_tokens: int
-    algo: AlgoConfig
+    `advantages` and `weights` (of each of its tokens) by trajectory. `start`: learner logprobs before the step moved
+    anything, None where nothing has moved yet. `ref`: the base model's, None where no term asks for them.
+    `learner_ratio`: the ratio's denominator is `start` instead of the rollout's logprobs.
+    """
+
+    packed: Packed
+    images: Mapping[str, bytes]  # PNG bytes by sha256
+    advantages: Tensor  # float32 [N]
+    weights: Tensor  # float32 [N]
+    learner_ratio: bool
+    start: Measured | None = None
+    ref: Measured | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """Over the whole global batch: token means (see `MEANS`), the largest logprob gap, images encoded."""
+    """Over the whole global batch: the loss, token means of `figure_names`, the largest logprob gap, image counts."""
 
+    loss: float
     means: Mapping[str, float]
     largest_gap: float
     images: int
+    images_cached: int
 
-
-def plan_rounds(
-    sequences: Sequence[TrainSequence], rank: int, world_size: int, budget: int
-) -> tuple[list[list[int]], int]:
-    """This rank's microbatches, as indices into `sequences`, and how many the rank with most of them has.
-
-    Every rank computes the same plan, so nothing needs to be agreed on.
-    """
-    lengths = [len(sequence.ids) for sequence in sequences]
-    plans = [
-        [[part.start + index for index in batch] for batch in microbatches([lengths[i] for i in part], budget)]
-        for part in split_contiguous(lengths, world_size)
-    ]
-    return plans[rank], max(len(plan) for plan in plans)
+    def figures(self) -> dict[str, float]:
+        """All of it by name, for `figures.combine`."""
+        counts = {"images": float(self.images), "images_cached": float(self.images_cached)}
+        return {"loss": self.loss, **self.means, "largest_gap": self.largest_gap, **counts}
 
 
 def accumulate_gradients(
     policy: ShardedPolicy,
-    packed: Packed,
-    images: Mapping[str, bytes],
-    settings: UpdateSettings,
+    batch: UpdateBatch,
+    algo: AlgoConfig,
+    settings: ForwardSettings,
     comm: Comm,
     phases: Phases,
 ) -> Tally:
-    """Leave the gradient of the token-mean loss over all `packed.tokens` in the policy's parameters. A
-    collective.
+    """Leave the gradient of the batch's loss in the policy's parameters. A collective.
 
     A rank with fewer microbatches than another runs a text-only row of weight zero, so that all reductions
     meet.
-
-    Args:
-        packed: the whole global batch, the same on every rank, with at least one token.
-        images: PNG bytes by sha256.
     """
+    packed, names = batch.packed, figure_names(algo)
     mine, rounds = plan_rounds(packed.sequences, comm.rank, comm.world_size, settings.microbatch_tokens)
     with phases("vision"):
-        encoded = _encode(policy, [packed.sequences[i] for batch in mine for i in batch], images, settings, comm)
-    sums = torch.zeros(len(MEANS), device=comm.device, dtype=torch.float64)
+        encoded = encode(policy, [packed.sequences[i] for rows in mine for i in rows], batch.images, settings, comm)
+    total = torch.zeros((), device=comm.device, dtype=torch.float64)
+    sums = torch.zeros(len(names), device=comm.device, dtype=torch.float64)
     largest = torch.zeros((), device=comm.device)
     with phases("forward_backward"):
         for turn in range(rounds):
             policy.reduce_gradients(turn == rounds - 1)
             if turn < len(mine):
-                loss, stats = _microbatch(policy, packed, mine[turn], encoded, settings, comm.device)
-                sums += torch.stack([stats[name].double().sum() for name in MEANS])
-                largest = torch.maximum(largest, stats["logprob_gap"].max())
+                loss, figures = _microbatch(policy, batch, mine[turn], encoded, algo, settings, comm.device)
+                total += loss.detach()
+                sums += torch.stack([figures[name].double().sum() for name in names])
+                largest = torch.maximum(largest, figures["logprob_gap"].max()) if "logprob_gap" in names else largest
             else:
-                loss = _idle(policy, settings, comm.device)
-            # FSDP averages gradients over ranks: the factor makes it their sum
-            (loss * (comm.world_size / packed.tokens)).backward()
+                loss = idle(policy, settings, comm.device)
+            (loss * comm.world_size).backward()  # FSDP averages gradients over ranks: the factor makes it their sum
     with phases("vision"):
         encoded.backward()
     with phases("reduce"):
-        totals = comm.sums({**dict(zip(MEANS, sums.tolist(), strict=True)), "images": float(len(encoded.grids))})
+        counts = {"images": float(len(encoded.grids)), "cached": float(encoded.cached)}
+        totals = comm.sums({"loss": float(total), **dict(zip(names, sums.tolist(), strict=True)), **counts})
         gap = comm.largest({"gap": float(largest)})["gap"]
-    return Tally({name: totals[name] / packed.tokens for name in MEANS}, gap, round(totals["images"]))
-
-
-def _encode(
-    policy: ShardedPolicy,
-    sequences: Sequence[TrainSequence],
-    images: Mapping[str, bytes],
-    settings: UpdateSettings,
-    comm: Comm,
-) -> EncodedImages:
-    """Each distinct image of this rank's sequences, once, in order of first use."""
-    names = dict.fromkeys(image for sequence in sequences for image in sequence.images)
-    return encode_images(
-        policy.encoder,
-        settings.processor,
-        {name: images[name] for name in names},
-        trainable=policy.trains_vision,
-        chunk_patches=settings.microbatch_tokens,
-        device=comm.device,
-    )
+    means = {name: totals[name] / packed.tokens for name in names}
+    return Tally(totals["loss"], means, gap, round(totals["images"]), round(totals["cached"]))
 
 
 def _microbatch(
     policy: ShardedPolicy,
-    packed: Packed,
-    indices: Sequence[int],
+    batch: UpdateBatch,
+    rows: Sequence[int],
     encoded: EncodedImages,
-    settings: UpdateSettings,
+    algo: AlgoConfig,
+    settings: ForwardSettings,
     device: torch.device,
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """Summed token loss of some sequences, and the per-token figures [M] over all their occurrences."""
-    batch = build_sequences(
-        [packed.sequences[i] for i in indices],
-        encoded.grids,
-        encoded.token_rows,
-        settings.image_id,
-        settings.pad_id,
-    ).to(device)
-    logprobs, entropy = sequence_logprobs(
-        policy.model, batch, encoded, temperature=settings.temperature, forbidden=settings.forbidden
-    )  # [K] each, K distinct tokens
-    where, rollout, advantages = (t.to(device) for t in gather_occurrences([packed.occurrences[i] for i in indices]))
-    loss, stats = clipped_policy_loss(
-        logprobs[where],
-        rollout,
-        advantages,
-        clip_low=settings.algo.clip_low,
-        clip_high=settings.algo.clip_high,
-    )  # [M], M sampled tokens
-    return loss.sum(), {**stats, "loss": loss.detach(), "entropy": entropy[where]}
-
-
-def gather_occurrences(occurrences: Sequence[Occurrences]) -> tuple[Tensor, Tensor, Tensor]:
-    """Flatten: for each of M sampled tokens its index among the K distinct ones, rollout logprob and
-    advantage.
-
-    Returns:
-        int64 [M], float32 [M], float32 [M].
-    """
-    where: list[Tensor] = []
-    start = 0
-    for item in occurrences:
-        count, length = item.rollout_logprobs.shape  # C occurrences of T tokens
-        where.append(torch.arange(start, start + length).repeat(count))
-        start += length
-    rollout = torch.cat([item.rollout_logprobs.flatten() for item in occurrences])
-    advantages = torch.cat([item.advantages.repeat_interleave(item.rollout_logprobs.shape[1]) for item in occurrences])
-    return torch.cat(where), rollout, advantages
-
-
-def _idle(policy: ShardedPolicy, settings: UpdateSettings, device: torch.device) -> Tensor:
-    """A loss of zero that runs through every layer."""
-    row = TrainSequence((settings.pad_id, settings.pad_id), (), ((1, 2),))
-    batch = build_sequences([row], {}, {}, settings.image_id, settings.pad_id).to(device)
-    logprobs, _ = sequence_logprobs(
-        policy.model, batch, None, temperature=settings.temperature, forbidden=settings.forbidden
+    """The part of the loss that some rows make, and figures [M] of all their M sampled tokens."""
+    logprobs, entropy = forward(policy, [batch.packed.sequences[i] for i in rows], encoded, settings, device)  # [K]
+    flat = flatten([batch.packed.occurrences[i] for i in rows]).to(device)
+    learner = logprobs[flat.distinct]  # [M]
+    start = _of_rows(batch.start, rows)[flat.distinct] if batch.start else learner.detach()
+    tokens = Tokens(
+        learner_logprobs=learner,
+        anchor_logprobs=start if batch.learner_ratio else flat.rollout_logprobs,
+        advantages=batch.advantages.to(device)[flat.members],
+        sequence=flat.sequence,
     )
-    return logprobs.sum() * 0.0
+    evidence = Evidence(
+        weights=batch.weights.to(device)[flat.members],
+        rollout_logprobs=flat.rollout_logprobs,
+        start_logprobs=start,
+        ref_logprobs=_of_rows(batch.ref, rows)[flat.distinct] if batch.ref else None,
+        entropy=entropy[flat.distinct],
+    )
+    return objective(tokens, evidence, algo)
+
+
+def _of_rows(measured: Measured, rows: Sequence[int]) -> Tensor:
+    """Measured logprobs of some rows' distinct tokens, float32 [K]."""
+    return torch.cat([measured[i] for i in rows])

@@ -14,12 +14,15 @@ from tandem.types import Trajectory, TrajectoryGroup, Turn, UserError
 class Limits:
     """What groups are held against.
 
-    `version` is the learner's: no turn may come from a later one. `forbidden` are ids that are never sampled.
-    `image_tokens` says how many placeholders (`image_id`) the image in some PNG bytes takes.
+    `group_size` and `version` (the learner's: no turn may come from a later one) are None where trajectories are
+    recorded ones to be imitated: any number of them, from any policy. `context` is the longest transcript, in tokens.
+    `forbidden` are ids that are never sampled. `image_tokens` says how many placeholders (`image_id`) the image in
+    some PNG bytes takes.
     """
 
-    group_size: int
-    version: int
+    group_size: int | None
+    version: int | None
+    context: int
     vocab_size: int
     forbidden: Set[int]
     image_id: int
@@ -31,8 +34,11 @@ def check_groups(groups: Sequence[TrajectoryGroup], limits: Limits) -> None:
 
     Raises:
         UserError: no groups, a group twice, a group of another size or whose members start differently
-            (mixed seeds), a reward, return or logprob that is not finite, counts or ids that do not fit, an
-            image that is not its sha256.
+            (mixed seeds), a reward, return or logprob that is not finite, counts or ids that do not fit, a
+            turn longer than the context (an image may be), an image that is not its sha256.
+
+    A turn without a completion token is none of these: there is nothing to learn from it, and `pack` leaves it out.
+    So is an episode without a turn, as one ends whose first image does not fit the engine.
     """
     if not groups:
         raise UserError("train step: no groups; send at least one")
@@ -52,16 +58,15 @@ def check_groups(groups: Sequence[TrajectoryGroup], limits: Limits) -> None:
             _check_trajectory(trajectory, sizes, limits, f"{where} member {trajectory.member}")
 
 
-def _check_members(group: TrajectoryGroup, group_size: int, where: str) -> None:
-    if len(group.trajectories) != group_size:
+def _check_members(group: TrajectoryGroup, group_size: int | None, where: str) -> None:
+    count = len(group.trajectories)
+    if not count or count != (group_size or count):
         raise UserError(
-            f"{where}: {len(group.trajectories)} trajectories where rollout.group_size is {group_size}; "
+            f"{where}: {count} trajectories where rollout.group_size is {group_size or 'at least 1'}; "
             "play with the same recipe"
         )
-    if sorted(t.member for t in group.trajectories) != list(range(group_size)):
-        raise UserError(
-            f"{where}: members are {[t.member for t in group.trajectories]}; they must be 0 to {group_size - 1}"
-        )
+    if sorted(t.member for t in group.trajectories) != list(range(count)):
+        raise UserError(f"{where}: members are {[t.member for t in group.trajectories]}; they must be 0 to {count - 1}")
     starts = {(t.turns[0].prompt_ids, t.turns[0].images) for t in group.trajectories if t.turns}
     if len(starts) > 1:
         raise UserError(
@@ -85,6 +90,11 @@ def _check_turn(turn: Turn, sizes: Mapping[str, int], limits: Limits, where: str
         raise UserError(f"{where}: a rollout logprob is not finite")
     if not turn.prompt_ids:
         raise UserError(f"{where}: empty prompt")
+    if (length := len(turn.prompt_ids) + len(turn.completion_ids)) > limits.context:
+        raise UserError(
+            f"{where}: {length} tokens, {turn.prompt_ids.count(limits.image_id)} of them of images, where "
+            f"rollout.engine.max_model_len is {limits.context}; play with the same recipe"
+        )
     if max(*turn.prompt_ids, *turn.completion_ids, 0) >= limits.vocab_size:
         raise UserError(
             f"{where}: a token id lies beyond the model's {limits.vocab_size}; rollout and learner need the same model"
@@ -96,5 +106,5 @@ def _check_turn(turn: Turn, sizes: Mapping[str, int], limits: Limits, where: str
     placeholders, wanted = turn.prompt_ids.count(limits.image_id), sum(sizes[name] for name in turn.images)
     if placeholders != wanted:
         raise UserError(f"{where}: {placeholders} image placeholders in the prompt, but its images take {wanted}")
-    if turn.policy_version > limits.version:
+    if limits.version is not None and turn.policy_version > limits.version:
         raise UserError(f"{where}: policy version {turn.policy_version} is newer than the learner's {limits.version}")

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from tandem.algo import pack, select_groups
 from tandem.rpc.clients import CheckpointClient
 from tandem.types import AdapterRef, PublishKind, TrajectoryGroup, Unavailable
-from tandem_learner.update import plan_rounds
+from tandem_learner.forward import plan_rounds
 
 VISION = r".*(language_model.*\.(q_proj|v_proj|down_proj)|visual.*\.(qkv|linear_fc1|linear_fc2))"
 LORA = {"rank": 6, "alpha": 12, "vision": True, "target_modules": VISION}  # 6 rows: uneven over 4 ranks
@@ -78,7 +78,7 @@ def _microbatches_of(groups: Sequence[TrajectoryGroup], world_size: int) -> list
     """How many microbatches each rank has."""
     kept, _ = select_groups(groups, drop_zero_variance=True)
     members = [trajectory.turns for group in kept for trajectory in group.trajectories]
-    packed, _ = pack(members, [0.0] * len(members))
+    packed, _ = pack(members)
     plans = [plan_rounds(packed.sequences, rank, world_size, BUDGET) for rank in range(world_size)]
     return [len(mine) for mine, _ in plans]
 

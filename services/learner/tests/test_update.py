@@ -13,14 +13,14 @@ import torch
 from episodes import play_groups
 from torch.testing import assert_close
 
-from tandem.algo import pack
+from tandem.algo import group_advantages, pack, return_table, token_weights
 from tandem.config import Config
-from tandem.model.sequences import build_sequences, sequence_logprobs
 from tandem.types import StopReason, TrajectoryGroup, Turn
 from tandem_learner.comm import close_comm, open_comm, open_store
 from tandem_learner.core import LearnerCore
+from tandem_learner.forward import measure, plan_rounds
 from tandem_learner.phases import Phases
-from tandem_learner.update import accumulate_gradients, plan_rounds
+from tandem_learner.update import UpdateBatch, accumulate_gradients
 
 VISION = r".*(language_model.*\.(q_proj|v_proj|down_proj)|visual.*\.(qkv|linear_fc1|linear_fc2))"
 
@@ -62,9 +62,12 @@ def _gradients(
     advantages: Sequence[float],
     groups: Sequence[TrajectoryGroup],
 ) -> dict[str, torch.Tensor]:
-    packed, _ = pack(trajectories, advantages)
+    packed, _ = pack(trajectories)
     images = {name: png for group in groups for name, png in group.images.items()}
-    accumulate_gradients(core.policy, packed, images, core.settings, core.comm, Phases())
+    algo = core.config.learner.algo
+    weights = token_weights(algo.aggregation, packed.lengths, 100)
+    batch = UpdateBatch(packed, images, torch.tensor(advantages), weights, core.config.learner_ratio)
+    accumulate_gradients(core.policy, batch, algo, core.settings, core.comm, Phases())
     found = {}
     for name, parameter in core.policy.parameters.items():
         gradient = parameter.local_gradient
@@ -110,10 +113,7 @@ def test_on_policy_gap_is_zero_and_loss_is_minus_the_mean_advantage(
     assert metrics["rollout_learner_logprob_gap_max"] < 1e-5
     assert metrics["approx_kl"] < 1e-9
     assert metrics["clip_share"] == 0
-    from tandem.algo import group_advantages
-
-    returns = torch.tensor([[t.total_return for t in g.trajectories] for g in own], dtype=torch.float64)
-    advantages = group_advantages(returns, torch.ones_like(returns, dtype=torch.bool))[0].flatten().tolist()
+    advantages = group_advantages("grpo", *return_table(own))[0].flatten().tolist()
     lengths = [sum(len(turn.completion_ids) for turn in t.turns) for g in own for t in g.trajectories]
     expected = -sum(a * n for a, n in zip(advantages, lengths, strict=True)) / sum(lengths)
     assert metrics["loss"] == pytest.approx(expected, abs=1e-6)
@@ -121,28 +121,9 @@ def test_on_policy_gap_is_zero_and_loss_is_minus_the_mean_advantage(
 
 def _with_logprobs_of(core: LearnerCore, groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
     def fill(group: TrajectoryGroup, turn: Turn) -> Turn:
-        packed, _ = pack([[turn]], [0.0])
-        from tandem.model.vision import encode_images
-
-        images = encode_images(
-            core.policy.encoder,
-            core.settings.processor,
-            {name: group.images[name] for name in turn.images},
-            trainable=False,
-            chunk_patches=10_000,
-            device=core.comm.device,
-        )
-        settings = core.settings
-        batch = build_sequences(packed.sequences, images.grids, images.token_rows, settings.image_id, settings.pad_id)
-        with torch.no_grad():
-            found, _ = sequence_logprobs(
-                core.policy.model,
-                batch,
-                images,
-                temperature=settings.temperature,
-                forbidden=settings.forbidden,
-            )
-        return replace(turn, rollout_logprobs=tuple(found.tolist()))
+        packed, _ = pack([[turn]])
+        found = measure(core.policy, packed, group.images, core.settings, core.comm)
+        return replace(turn, rollout_logprobs=tuple(found[0].tolist()))
 
     return [
         replace(
@@ -231,7 +212,7 @@ def test_failed_trajectories_teach_nothing(make_core: MakeCore, groups: list[Tra
     without = [replace(g, trajectories=g.trajectories[1:]) for g in groups]
     cores = [make_core(), make_core()]
     first, second = cores[0].train_step(with_failed), cores[1].train_step(without)
-    assert first["trajectories_failed"] == 6
+    assert first["trajectories_used"] == second["trajectories_used"] == 3 * first["groups_used"]
     assert first["tokens"] == second["tokens"]
     for name, tensor in _adapter(cores[0]).items():
         assert torch.equal(tensor, _adapter(cores[1])[name])
@@ -312,7 +293,7 @@ def test_bfloat16_base_keeps_a_float32_adapter(
 
 
 def test_ranks_plan_alike_and_cover_every_row(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
-    packed, _ = pack(*_members(groups))
+    packed, _ = pack(_members(groups)[0])
     plans = [plan_rounds(packed.sequences, rank, 3, 400) for rank in range(3)]
     assert len({rounds for _, rounds in plans}) == 1
     assert max(len(batches) for batches, _ in plans) == plans[0][1]

@@ -16,7 +16,7 @@ from tandem_learner.validate import Limits, check_groups
 PNG = b"a picture"
 NAME = hashlib.sha256(PNG).hexdigest()
 PAD, BANNED, VOCAB = 90, 91, 100
-LIMITS = Limits(2, 3, VOCAB, frozenset({PAD, BANNED}), PAD, len)  # an image takes as many tokens as it has bytes
+LIMITS = Limits(2, 3, 40, VOCAB, frozenset({PAD, BANNED}), PAD, len)  # an image takes as many tokens as it has bytes
 
 
 def _turn(**changes: Any) -> Turn:
@@ -59,6 +59,10 @@ def _second(change: Callable[[Trajectory], Trajectory]) -> TrajectoryGroup:
         (_group(_turn(rollout_logprobs=(-0.5, math.nan))), "turn 0: a rollout logprob is not finite"),
         (_group(_turn(rollout_logprobs=(-0.5, -math.inf))), "turn 0: a rollout logprob is not finite"),
         (_group(_turn(), _turn(prompt_ids=(), images=())), "turn 1: empty prompt"),
+        (
+            _group(_turn(), _turn(prompt_ids=(1, *[PAD] * 39), images=())),  # an image larger than the context
+            "turn 1: 42 tokens, 39 of them of images, where rollout.engine.max_model_len is 40",
+        ),
         (_group(_turn(completion_ids=(5, VOCAB))), "turn 0: a token id lies beyond"),
         (_group(_turn(completion_ids=(5, BANNED))), f"turn 0: the completion holds token {BANNED}"),
         (_group(_turn(), _turn(images=("absent",))), "turn 1: image absent is not in the group"),
@@ -85,3 +89,17 @@ def test_no_groups_and_a_group_twice_are_refused() -> None:
         check_groups([], LIMITS)
     with pytest.raises(UserError, match="group g7: sent twice"):
         check_groups([_group(), _group()], LIMITS)
+
+
+def test_nothing_to_learn_from_is_no_mistake() -> None:
+    """A turn without a completion, and an episode that ended before its first turn."""
+    check_groups([_group(_turn(completion_ids=(), rollout_logprobs=()))], LIMITS)
+    check_groups([_group()], LIMITS)
+
+
+def test_recorded_trajectories_may_be_any_number_from_any_policy() -> None:
+    recorded = _group(_turn(policy_version=99))
+    alone = replace(recorded, group_id="alone", trajectories=recorded.trajectories[:1])
+    check_groups([recorded, alone], replace(LIMITS, group_size=None, version=None))
+    with pytest.raises(UserError, match=r"0 trajectories where rollout\.group_size is at least 1"):
+        check_groups([replace(recorded, trajectories=())], replace(LIMITS, group_size=None, version=None))
