@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 ENVIRONMENT = {
@@ -24,6 +25,8 @@ ENVIRONMENT = {
     "MPLBACKEND": "Agg",
     "NO_COLOR": "1",
 }
+hypothesis.settings.register_profile("tandem", deadline=None)  # how long an example takes is the machine's business
+hypothesis.settings.load_profile("tandem")
 _home = pytest.StashKey[Path]()
 
 

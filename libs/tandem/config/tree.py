@@ -307,6 +307,15 @@ class Config(Section):
         return not algo.supervised and (self.run.deterministic or algo.ratio == "learner")
 
     @model_validator(mode="after")
+    def _base_is_still_there(self) -> Config:
+        if self.learner.algo.kl.coef and self.learner.trainable == "full":
+            raise ValueError(
+                "learner.algo.kl compares with the base model, which learner.trainable full changes; "
+                "set learner.algo.kl.coef to 0, or train lora"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _correction_counts_once(self) -> Config:
         if self.learner.algo.correction.kind != "none" and not self.learner_ratio:
             raise ValueError(

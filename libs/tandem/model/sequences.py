@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
@@ -112,7 +113,8 @@ def sequence_logprobs(
         temperature: > 0.
         forbidden: int64 [F], ids never sampled (see `loading.forbidden_token_ids`).
         entropy_gradient: whether the entropy carries a gradient.
-        most_logits: logits there may be at once; with more, the head runs in parts, and again for the backward pass.
+        most_logits: logits there may be at once; with more, a head that is whole runs in parts, and again for the
+            backward pass.
     Returns:
         float32 [K] logprobs, and the float32 [K] entropy of each token's distribution, in nats.
     """
@@ -135,7 +137,7 @@ def sequence_logprobs(
 
     chosen = hidden[batch.rows, batch.columns]  # [K, D]
     rows = max(1, most_logits // model.lm_head.out_features)
-    if len(chosen) <= rows:
+    if len(chosen) <= rows or isinstance(model.lm_head, FSDPModule):  # ranks must call a sharded head equally often
         return head(chosen, batch.token_ids)
     parts: list[Any] = [
         checkpoint(head, *part, use_reentrant=False, preserve_rng_state=False)

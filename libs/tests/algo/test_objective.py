@@ -184,6 +184,11 @@ def test_settings_that_make_no_sense_are_named(algo: dict, said: str) -> None:
         Config.model_validate({"model": {"path": "x"}, "learner": {"algo": algo}})
 
 
+def test_kl_to_a_base_that_is_gone_is_refused() -> None:
+    with pytest.raises(ValidationError, match=r"set learner\.algo\.kl\.coef to 0, or train lora"):
+        Config.model_validate({"model": {"path": "x"}, "learner": {"trainable": "full", "algo": {"kl": {"coef": 1}}}})
+
+
 def test_deterministic_run_takes_the_learners_own_ratio() -> None:
     def ratio(**sections: Any) -> bool:
         return Config.model_validate({"model": {"path": "x"}, **sections}).learner_ratio

@@ -114,7 +114,7 @@ def measure(
         logprobs, _ = forward(policy, rows, encoded, settings, comm.device)
         parts = logprobs.split([row.completion_tokens for row in rows])
         found |= dict(zip(mine[turn], parts, strict=True))
-    for module in (policy.model.model.language_model, policy.encoder):
+    for module in (*policy.roots, policy.encoder):
         if isinstance(module, FSDPModule):
             module.reshard()  # without a backward pass a root would keep its weights, and miss the next update
     return found
