@@ -19,7 +19,7 @@ UNIT := libs/tests services tests/unit
 # Each demo is a run of its own, below runs/.
 DEMO := run.name=demo-$(shell date +%Y%m%d-%H%M%S)
 # With QUICK=1 it has four minutes: a few steps, looked at on ten mazes.
-QUICK_OVERRIDES := run.steps=8 eval.fixed=10 eval.heldout=0 eval.samples=0
+QUICK_OVERRIDES := run.steps=8 eval.fixed=10 eval.heldout=0 eval.styles=0 eval.larger=0 eval.samples=0
 
 .PHONY: help
 help:  ## list the commands

@@ -12,6 +12,7 @@ import pytest
 from peft import PeftModel
 
 from tandem.model.loading import load_model
+from tandem.storage.episodes import read_groups
 
 ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "deploy/recipes/maze2d-cpu.yaml"
@@ -28,6 +29,8 @@ SMALL = [
     "learner.world_size=2",
     "eval.fixed=4",
     "eval.heldout=0",
+    "eval.styles=1",
+    "eval.larger=1",
     "eval.samples=0",
     "eval.every=0",
     "checkpoint.state_every=2",
@@ -42,6 +45,24 @@ def command(folder: Path, *more: str, verb: str = "train") -> list[str]:
 def rows(folder: Path) -> list[dict]:
     path = folder / "e2e/metrics.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def evaluated_against_the_base_model(tmp_path: Path) -> None:
+    figures = tmp_path / "figures.json"
+    played = ["--suite", "fixed64", "--suite", "styles", "--limit", "3", "--samples", "2"]
+    asked = ["--adapter", "3", "--against", "none", "--json", str(figures), "--save", str(tmp_path / "episodes")]
+    subprocess.run(command(tmp_path, *played, *asked, verb="eval"), check=True, timeout=180, cwd=tmp_path)
+    evaluated = json.loads(figures.read_text())
+    assert (evaluated["adapter"], evaluated["against"]["adapter"]) == ("tandem-v00000003", "the base model")
+    fixed, styles = evaluated["figures"][:2]
+    assert (fixed["suite"], fixed["env"], fixed["episodes"]) == ("fixed64", "maze2d:tiny", 6)
+    assert (styles["suite"], styles["env"], styles["tasks"], styles["episodes"]) == ("styles", "", 1, 10)
+    assert fixed["failed_episodes"] == styles["failed_episodes"] == 0
+    pair = evaluated["paired"][0]
+    assert pair["both"] + pair["only_first"] + pair["only_second"] + pair["neither"] == 3
+    saved = list(read_groups(tmp_path / "episodes/against"))
+    assert [len(group.trajectories) for group in saved] == [2] * 8
+    assert all(group.images for group in saved)
 
 
 @pytest.mark.vllm
@@ -66,12 +87,7 @@ def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
     weights = {name: value for name, value in peft_model.named_parameters() if "lora_B" in name}
     assert weights and all(bool(value.any()) for value in weights.values())  # B starts at zero: it was trained
 
-    figures = tmp_path / "figures.json"
-    asked = ["--adapter", "latest", "--limit", "3", "--json", str(figures)]
-    subprocess.run(command(tmp_path, *asked, verb="eval"), check=True, timeout=180, cwd=tmp_path)
-    evaluated = json.loads(figures.read_text())
-    assert evaluated["adapter"] == "tandem-v00000003"
-    assert evaluated["suites"]["fixed greedy"]["episodes"] == 3
+    evaluated_against_the_base_model(tmp_path)
 
     resumed = subprocess.Popen(
         command(tmp_path, "run.steps=50", "--resume", *WHOLE_TRANSCRIPT),

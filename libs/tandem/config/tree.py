@@ -110,10 +110,12 @@ class ClusterConfig(Section):
 
 
 class EvalConfig(Section):
-    """Evaluation before and after."""
+    """Evaluation before and after: tasks of each suite, 0 leaves it out. None is ever trained on."""
 
-    fixed: NonNegative = Field(default=64, description="Tasks of the fixed set.")
-    heldout: NonNegative = Field(default=256, description="Unseen tasks.")
+    fixed: Annotated[NonNegative, Field(le=64)] = Field(default=64, description="Tasks of the suite fixed64.")
+    heldout: NonNegative = Field(default=256, description="More unseen tasks.")
+    styles: NonNegative = Field(default=64, description="Tasks of each look never trained on, where there are such.")
+    larger: NonNegative = Field(default=64, description="Tasks of each larger size, where there are such.")
     samples: NonNegative = Field(
         default=4, description="Temperature-1 episodes per task of the fixed set (one on unseen tasks); 0: greedy only."
     )

@@ -37,23 +37,36 @@ def train(
 def evaluate(
     recipe: Recipe,
     overrides: Overrides = None,
-    adapter: Annotated[
-        str, typer.Option(help="Folder URL of a published adapter, 'latest' of the recipe's store, or 'none'.")
-    ] = "none",
+    suite: Annotated[
+        list[str] | None,
+        typer.Option(help="fixed64, heldout, styles, larger or all; may be repeated. Default: the first two."),
+    ] = None,
     limit: Annotated[int, typer.Option(min=0, help="At most so many tasks of each suite; 0: as the recipe says.")] = 0,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write the figures there.")] = None,
+    samples: Annotated[int, typer.Option(min=1, help="Episodes of each task; above 1, pass@k is reported.")] = 1,
+    temperature: Annotated[
+        float | None, typer.Option(min=0, help="0 is greedy. Default: 0 for one sample, 1 for several.")
+    ] = None,
+    adapter: Annotated[
+        str, typer.Option(help="A version of the recipe's store, 'latest', a published folder's URL, or 'none'.")
+    ] = "none",
+    against: Annotated[
+        str, typer.Option(help="Another such, to play the same tasks and be compared task by task.")
+    ] = "",
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write figures and outcomes there.")] = None,
+    save: Annotated[Path | None, typer.Option(help="Record all episodes in this folder.")] = None,
     print_config: PrintConfig = False,
 ) -> None:
-    """Evaluate: solve rates on the fixed and the held-out tasks, greedy and sampled, with 95% intervals."""
+    """Evaluate: solve rates on tasks never trained on, with 95% intervals, for one adapter or two compared."""
     config = load_recipe(recipe, overrides or [])
     if print_config:
         sys.stdout.write(dump_yaml(config))
         return
     from tandem.obs import setup_logging  # noqa: PLC0415 - heavy imports only when they are needed
-    from tandem_controller.eval_main import run_evaluation  # noqa: PLC0415
+    from tandem_controller.eval_main import Request, run_evaluation  # noqa: PLC0415
 
     setup_logging(config.obs, "controller")
-    run_evaluation(config, adapter, limit, json_file, Console())
+    request = Request(adapter, against, tuple(suite or ()), limit, samples, temperature, json_file, save)
+    run_evaluation(config, request, Console())
 
 
 train.typer_settings = {"no_args_is_help": True}  # type: ignore[attr-defined]

@@ -1,65 +1,146 @@
-"""`tandem eval`: the suites under one adapter, with rollout replicas alone."""
+"""`tandem eval`: suites under one adapter, or two on the same tasks, with rollout replicas alone."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console
 
 from tandem.cluster import deployed
 from tandem.config import Config
-from tandem.storage import latest, read_manifest
-from tandem.types import AdapterRef, PublishKind, UserError
-from tandem_controller import evaluate as ev
-from tandem_controller import preflight, report
+from tandem.storage import VersionStore, latest, read_manifest
+from tandem.storage.episodes import EPISODES, write_groups
+from tandem.types import AdapterRef, NotFound, PublishKind, TrajectoryGroup, UserError
+from tandem_controller import preflight
+from tandem_controller.evaluate import evaluate
 from tandem_controller.fleet import Fleet
+from tandem_controller.outcomes import Evaluation, as_json, paired_rows
 from tandem_controller.run_dir import absolute, resolved, write_json
+from tandem_controller.suites import FIXED, Suite, plan, with_samples
+from tandem_controller.tables import print_evaluation, print_paired
+
+Save = Callable[[Sequence[TrajectoryGroup]], object]
 
 
-def run_evaluation(config: Config, adapter: str, limit: int, json_file: Path | None, console: Console) -> None:
-    """Play the suites and print the solve rates; `limit` cuts each suite's tasks, 0 does not.
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What `tandem eval` is asked for; see its options. An empty `against` compares with nothing."""
+
+    adapter: str = "none"
+    against: str = ""
+    suites: tuple[str, ...] = ()
+    limit: int = 0
+    samples: int = 1
+    temperature: float | None = None
+    json_file: Path | None = None
+    save: Path | None = None
+
+
+def run_evaluation(config: Config, request: Request, console: Console) -> None:
+    """Play the suites and print the figures.
 
     Raises:
-        UserError: the config or the machine cannot do it. NotFound, DataCorrupt: the adapter is missing or damaged.
+        UserError: the config or the machine cannot do it. NotFound, DataCorrupt: an adapter is missing or damaged.
     """
     config = resolved(config)
     preflight.check(config)
-    if json_file is not None and not json_file.absolute().parent.is_dir():
-        raise UserError(f"--json {json_file}: its folder is not there; make it first")
-    ref = resolve(config, adapter)
-    suites = [ev.limited(suite, limit) for suite in ev.suites(config)]
+    for path in (request.json_file, request.save):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise UserError(f"{path}: its folder is not there; make it first")
+    refs = [resolve(config, name) for name in (request.adapter, request.against) if name]
+    folders = _folders(request)
+    wanted = plan(config, request.suites or (FIXED, "heldout"), request.limit)
+    suites = [with_samples(suite, request.samples, temperature(request)) for suite in wanted.suites]
+    for line in wanted.left_out:
+        console.print(f"left out: {line}", highlight=False, soft_wrap=True)
+    if not suites:
+        raise UserError("no suite is left to play")
     began = time.monotonic()
     with deployed(config, f"{config.run.name}-eval-{os.getpid()}", training=False) as deployment:
-        results = asyncio.run(_play(config, deployment.rollouts, ref, suites))
-    report.print_suites(console, f"of {ref.name}", results)
+        saves: list[Save] = [_writer(folder) for folder in folders]
+        evaluations = asyncio.run(_play(config, deployment.rollouts, refs, suites, saves))
+    for evaluation in evaluations:
+        print_evaluation(console, f"of {evaluation.adapter}", evaluation)
+    content = as_json(evaluations[0])
+    if len(evaluations) == 2:
+        print_paired(console, *evaluations)
+        content |= {"against": as_json(evaluations[1]), "paired": paired_rows(*evaluations)}
     console.print(f"{time.monotonic() - began:.1f} s", highlight=False)
-    if json_file is not None:
-        write_json(json_file, {"adapter": ref.name, "url": ref.url, "suites": ev.as_json(results)})
+    if request.json_file is not None:
+        write_json(request.json_file, content)
 
 
-async def _play(config: Config, rollouts: tuple[str, ...], ref: AdapterRef, suites: list[ev.Suite]) -> report.Results:
+async def _play(
+    config: Config,
+    rollouts: tuple[str, ...],
+    refs: Sequence[AdapterRef],
+    suites: Sequence[Suite],
+    saves: Sequence[Save],
+) -> list[Evaluation]:
     fleet = Fleet(rollouts, config.rollout)
     try:
-        await fleet.load(ref)
-        return await ev.evaluate(fleet, config, ref.version, suites)
+        evaluations = list[Evaluation]()
+        for ref, save in zip(refs, saves, strict=True):
+            await fleet.load(ref)
+            evaluations.append(await evaluate(fleet, config, ref, suites, save))
+        return evaluations
     finally:
         await fleet.close()
 
 
-def resolve(config: Config, adapter: str) -> AdapterRef:
-    """The adapter that `none`, `latest` (of the recipe's store) or a published folder's URL means.
+def temperature(request: Request) -> float:
+    """As asked, else greedy for one episode a task and 1 for several.
 
     Raises:
-        UserError: the folder holds a training state. NotFound, DataCorrupt: nothing whole is published there.
+        UserError: several greedy episodes of a task are asked for: they would all be the same.
+    """
+    if request.samples > 1 and request.temperature == 0:
+        raise UserError("--samples above 1 needs a --temperature above 0: greedy episodes of a task are all the same")
+    if request.temperature is not None:
+        return request.temperature
+    return 1.0 if request.samples > 1 else 0.0
+
+
+def resolve(config: Config, adapter: str) -> AdapterRef:
+    """The adapter that `none`, `latest` or a version (of the recipe's store) or a published folder's URL means.
+
+    Raises:
+        UserError: the folder holds no adapter. NotFound, DataCorrupt: nothing whole is published there.
     """
     if adapter == "none":
         return AdapterRef(0, "", "", "the base model", "", 0)
     if adapter == "latest":
         return latest(config.checkpoint.url).ref
+    if adapter.isdecimal():
+        store = VersionStore(config.checkpoint.url)
+        if found := store.find(PublishKind.ADAPTER, int(adapter)):
+            return found.ref
+        kept = ", ".join(map(str, store.versions(PublishKind.ADAPTER))) or "none"
+        raise NotFound(f"{config.checkpoint.url} has no adapter of version {adapter}; there are: {kept}")
     manifest = read_manifest(absolute(adapter))
     if manifest.kind is not PublishKind.ADAPTER:
-        raise UserError(f"--adapter {adapter}: holds a training {manifest.kind}; name a folder below adapters/")
+        raise UserError(f"{adapter}: holds a published {manifest.kind}; name a folder below adapters/")
     return manifest.ref(absolute(adapter))
+
+
+def _folders(request: Request) -> list[Path | None]:
+    """Where each adapter's episodes go.
+
+    Raises:
+        UserError: there are episodes already.
+    """
+    names = ("adapter", "against") if request.against else ("",)
+    folders = [request.save / name if request.save else None for name in names]
+    for folder in folders:
+        if folder and (folder / EPISODES).exists():
+            raise UserError(f"--save {folder}: holds episodes already; choose another folder")
+    return folders
+
+
+def _writer(folder: Path | None) -> Save:
+    return (lambda groups: write_groups(folder, groups)) if folder else (lambda groups: None)

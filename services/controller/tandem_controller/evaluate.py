@@ -1,127 +1,63 @@
-"""Solve rates on task suites, with intervals."""
+"""Playing suites under one adapter."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Sequence
 
 from tandem.config import Config
-from tandem.envs import tasks
-from tandem.types import ContextPolicy, RolloutTask, Sampling, TrajectoryGroup
+from tandem.types import AdapterRef, ContextPolicy, RolloutTask, Sampling, TrajectoryGroup
 from tandem_controller.fleet import Fleet
+from tandem_controller.outcomes import Evaluation, SuiteResult, figures, suite_result
+from tandem_controller.suites import FIXED, Suite
 
 EVAL_SEED = 20_261_130  # sampling seed of every evaluation: two adapters meet the same dice
-FIXED_GREEDY = "fixed greedy"
-
-
-@dataclass(frozen=True, slots=True)
-class Suite:
-    """Tasks to solve: `samples` episodes each, greedy (temperature 0) or sampled."""
-
-    name: str
-    split: str
-    tasks: int
-    samples: int
-    temperature: float
-
-
-@dataclass(frozen=True, slots=True)
-class SuiteResult:
-    """What came of a suite. `low`, `high`: Wilson's 95% interval of the solve rate."""
-
-    suite: str
-    episodes: int
-    solved: int
-    rate: float
-    low: float
-    high: float
-    mean_turns: float
-    parse_failures: float  # share of turns
-    failed_episodes: int  # by the machinery, not the policy
-
-
-def suites(config: Config) -> list[Suite]:
-    """The fixed set and the held-out one, each greedy and (with `eval.samples`) at temperature 1."""
-    wanted = config.eval
-    rows = [
-        Suite(FIXED_GREEDY, "fixed", wanted.fixed, 1, 0.0),
-        Suite("fixed sampled", "fixed", wanted.fixed, wanted.samples, 1.0),
-        Suite("held-out greedy", "heldout", wanted.heldout, 1, 0.0),
-        Suite("held-out sampled", "heldout", wanted.heldout, min(1, wanted.samples), 1.0),
-    ]
-    return [suite for suite in rows if suite.tasks and suite.samples]
-
-
-def limited(suite: Suite, limit: int) -> Suite:
-    """The suite with at most `limit` tasks; 0 leaves it whole."""
-    return replace(suite, tasks=min(suite.tasks, limit)) if limit else suite
 
 
 async def evaluate(
     fleet: Fleet,
     config: Config,
-    version: int,
-    wanted: Sequence[Suite],
-    on_group: Callable[[TrajectoryGroup], None] = lambda group: None,
-) -> dict[str, tuple[SuiteResult, list[TrajectoryGroup]]]:
-    """Play the suites under the served policy version; by suite name the result and the groups."""
-    results = {}
-    for suite in wanted:
-        task = RolloutTask(
-            env=config.env.id,
-            seeds=tuple(tasks.seeds(config.env.id, suite.split, suite.tasks)),
-            group_size=suite.samples,
-            policy_version=version,
-            sampling=Sampling(suite.temperature, max_tokens=config.rollout.max_tokens),
-            context=ContextPolicy(config.env.window),
-            max_turns=config.env.max_turns,
-            sampling_seed=EVAL_SEED,
-        )
-        groups = await fleet.play(task, on_group)
-        results[suite.name] = (summarize(suite.name, groups), groups)
-    return results
-
-
-async def fixed_greedy(fleet: Fleet, config: Config, version: int) -> float:
-    """Greedy solve rate on the fixed set: the headline figure."""
-    suite = Suite(FIXED_GREEDY, "fixed", config.eval.fixed, 1, 0.0)
-    return (await evaluate(fleet, config, version, [suite]))[suite.name][0].rate
-
-
-def summarize(name: str, groups: Sequence[TrajectoryGroup]) -> SuiteResult:
-    """Solve rate by the task reward. An episode that the machinery failed counts as unsolved, and is counted apart."""
-    episodes = [trajectory for group in groups for trajectory in group.trajectories]
-    turns = [turn for trajectory in episodes for turn in trajectory.turns]
-    solved = sum(trajectory.solved for trajectory in episodes)
-    low, high = wilson(solved, len(episodes))
-    return SuiteResult(
-        suite=name,
-        episodes=len(episodes),
-        solved=solved,
-        rate=solved / max(1, len(episodes)),
-        low=low,
-        high=high,
-        mean_turns=len(turns) / max(1, len(episodes)),
-        parse_failures=sum(not turn.parsed for turn in turns) / max(1, len(turns)),
-        failed_episodes=sum(trajectory.stop_reason.failed for trajectory in episodes),
+    adapter: AdapterRef,
+    suites: Sequence[Suite],
+    save: Callable[[Sequence[TrajectoryGroup]], object] = lambda groups: None,
+) -> Evaluation:
+    """Play the suites under the adapter, which the fleet serves already; `save` gets each suite's groups by seed."""
+    results = list[SuiteResult]()
+    for suite in suites:
+        groups = await fleet.play(evaluation_task(config, adapter.version, suite))
+        save(groups)
+        results.append(suite_result(suite, groups))
+    return Evaluation(
+        adapter=adapter.name,
+        url=adapter.url,
+        version=adapter.version,
+        sampling_seed=EVAL_SEED,
+        window=config.env.window,
+        max_tokens=config.rollout.max_tokens,
+        results=tuple(results),
     )
 
 
-def wilson(successes: int, trials: int, z: float = 1.959964) -> tuple[float, float]:
-    """Score interval of a proportion (E. B. Wilson, JASA 22, 1927); z is the normal quantile, 95% by default.
+def evaluation_task(config: Config, version: int, suite: Suite) -> RolloutTask:
+    """What to ask the fleet for."""
+    return RolloutTask(
+        env=suite.env,
+        seeds=suite.seeds,
+        group_size=suite.samples,
+        policy_version=version,
+        sampling=Sampling(suite.temperature, max_tokens=config.rollout.max_tokens),
+        context=ContextPolicy(config.env.window),
+        max_turns=suite.max_turns,
+        sampling_seed=EVAL_SEED,
+    )
 
-    Returns:
-        (low, high) within [0, 1]; (0, 1) without trials.
-    """
-    if not trials:
-        return 0.0, 1.0
-    share, zz = successes / trials, z * z / trials
-    centre = share + zz / 2
-    spread = z * math.sqrt(share * (1 - share) / trials + zz / (4 * trials))
-    return max(0.0, (centre - spread) / (1 + zz)), min(1.0, (centre + spread) / (1 + zz))
+
+def headline(results: Sequence[SuiteResult]) -> SuiteResult | None:
+    """The greedy result on the fixed set, if it was played."""
+    found = (r for r in results if r.suite.name == FIXED and not r.suite.temperature)
+    return next(found, None)
 
 
-def as_json(results: Mapping[str, tuple[SuiteResult, list[TrajectoryGroup]]]) -> dict[str, dict]:
-    """The results without the episodes, by suite name."""
-    return {name: asdict(result) for name, (result, _) in results.items()}
+async def fixed_greedy(fleet: Fleet, config: Config, version: int, suite: Suite) -> float:
+    """Greedy solve rate on the fixed set: the headline figure."""
+    groups = await fleet.play(evaluation_task(config, version, suite))
+    return figures([suite_result(suite, groups)]).rate

@@ -25,6 +25,7 @@ from tandem_controller.fleet import Fleet
 from tandem_controller.progress import Progress
 from tandem_controller.rollouts import play_step
 from tandem_controller.run_dir import RunDir
+from tandem_controller.suites import FIXED, plan
 
 log = get_logger(__name__)
 SEEDS_PER_RUN_SEED = 10_000_000  # two run seeds never draw the same tasks
@@ -67,30 +68,37 @@ class Stopwatch:
 async def start(services: Services, config: Config, version: int) -> Position:
     """Bring learner and engines to one version: 0 is the base model's, another that of a saved state."""
     position = Position(0, config.run.seed * SEEDS_PER_RUN_SEED)
-    adapter = AdapterRef(0, "", "", "base", services.base_model, 0)
+    adapter = await adapter_of(services, version)
     if version:
         state, metadata = await services.checkpoints.get(PublishKind.STATE, version)
-        adapter, _ = await services.checkpoints.get(PublishKind.ADAPTER, version)
         await services.learner.restore(adapter, state)
         position = Position(version, json.loads(metadata)["next_seed"])
     await services.fleet.load(adapter)
     return position
 
 
+async def adapter_of(services: Services, version: int) -> AdapterRef:
+    """The published adapter of a version; 0 is the base model without one."""
+    if not version:
+        return AdapterRef(0, "", "", "the base model", services.base_model, 0)
+    return (await services.checkpoints.get(PublishKind.ADAPTER, version))[0]
+
+
 async def train(
     services: Services, config: Config, run: RunDir, position: Position, progress: Progress, stop: asyncio.Event
 ) -> Position:
     """Make policy versions until `run.steps` or `stop`; the training state of the last one is saved in any case."""
-    saved = position
+    saved, every = position, config.eval.every if config.eval.fixed else 0
+    fixed = plan(config, [FIXED]).suites[0] if every else None
     try:
         while position.version < config.run.steps and not stop.is_set():
             watch = Stopwatch()
             position, row = await make_version(services, config, position, progress, watch)
             try:
                 await distribute(services, position.version, watch)
-                if config.eval.every and config.eval.fixed and position.version % config.eval.every == 0:
+                if fixed and position.version % every == 0:
                     with watch.phase("eval"):
-                        row["eval_solve_rate"] = await fixed_greedy(services.fleet, config, position.version)
+                        row["eval_solve_rate"] = await fixed_greedy(services.fleet, config, position.version, fixed)
             finally:  # the learner has made this version, whatever became of it since
                 row |= {f"seconds/{name}": seconds for name, seconds in watch.seconds.items()}
                 run.log(row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
@@ -14,10 +14,11 @@ from tandem.cluster import Deployment, deployed
 from tandem.config import Config
 from tandem.rpc.clients import CheckpointClient, LearnerClient
 from tandem.runtime import until_signal
-from tandem_controller import evaluate as ev
 from tandem_controller import preflight, report
+from tandem_controller.evaluate import evaluate
 from tandem_controller.fleet import Fleet
-from tandem_controller.loop import Services, start, train
+from tandem_controller.loop import Services, adapter_of, start, train
+from tandem_controller.outcomes import as_json
 from tandem_controller.progress import Progress
 from tandem_controller.run_dir import (
     RunDir,
@@ -28,6 +29,8 @@ from tandem_controller.run_dir import (
     unused_store,
     write_json,
 )
+from tandem_controller.suites import Suite, training_plan
+from tandem_controller.tables import print_evaluation
 
 T = TypeVar("T")
 
@@ -41,40 +44,50 @@ def run_training(config: Config, resume: bool, console: Console) -> RunDir:
     began = time.monotonic()
     config = resolved(config)
     console.print(preflight.words(config, preflight.check(config)), highlight=False)
+    wanted = training_plan(config)
+    for line in wanted.left_out:
+        console.print(f"evaluation without {line}", highlight=False, soft_wrap=True)
     run = find_run_dir(config, resume)
     version = saved_version(config) if resume else unused_store(config)
     with deployed(config, config.run.name, rewind_to=version if resume else None) as deployment:
         console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {run.path}", highlight=False)
-        asyncio.run(_session(config, version, console, run, deployment, began))
+        asyncio.run(_session(config, version, wanted.suites, console, run, deployment, began))
     return run
 
 
 async def _session(
-    config: Config, version: int, console: Console, run: RunDir, deployment: Deployment, began: float
+    config: Config,
+    version: int,
+    suites: Sequence[Suite],
+    console: Console,
+    run: RunDir,
+    deployment: Deployment,
+    began: float,
 ) -> None:
     async with connected(deployment, config) as services, stop_on_signal(console) as stop:
         await services.fleet.check(services.base_model)
         position = await start(services, config, version)
         open_run_dir(run, config, version)
         seconds = {"start": time.monotonic() - began}
-        suites = ev.suites(config)
-        before: report.Results = {}
+        before = report.read_before(run, console) if version else None
         with timed(seconds, "evaluation before"):
-            if not version:
-                before = await unless(stop, ev.evaluate(services.fleet, config, version, suites)) or {}
-        if before:
-            write_json(run.path / report.BEFORE, ev.as_json(before))
-            report.print_suites(console, "before training", before)
+            if not version and suites:
+                base = await adapter_of(services, 0)
+                before = await unless(stop, evaluate(services.fleet, config, base, suites))
+        if before and not version:
+            write_json(run.path / report.BEFORE, as_json(before))
+            print_evaluation(console, "before training", before)
         progress = Progress(console, config.run.steps, position.version, config.rollout.groups_per_step)
         with timed(seconds, "training"), progress:
             position = await train(services, config, run, position, progress, stop)
         with timed(seconds, "evaluation after"):
-            after = await unless(stop, ev.evaluate(services.fleet, config, position.version, suites))
+            trained = await adapter_of(services, position.version)
+            after = await unless(stop, evaluate(services.fleet, config, trained, suites))
         if after is None:
             console.print(f"stopped and saved at version {position.version}; continue with --resume", highlight=False)
             return
-        write_json(run.path / "eval-after.json", ev.as_json(after))
-        report.print_suites(console, f"after {position.version} steps", after)
+        write_json(run.path / "eval-after.json", as_json(after))
+        print_evaluation(console, f"after {position.version} steps", after)
         report.write(run, config, before, after, seconds)
         report.print_phases(console, run, seconds)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -15,34 +14,16 @@ from rich.table import Table
 
 from tandem.config import Config
 from tandem.envs import make
-from tandem.types import Trajectory, TrajectoryGroup
-from tandem_controller.evaluate import FIXED_GREEDY, SuiteResult, as_json
+from tandem.types import DataCorrupt
+from tandem_controller.evaluate import headline
+from tandem_controller.outcomes import Evaluation, Outcome, SuiteResult, figure_rows, figures, read_evaluation
 from tandem_controller.run_dir import RunDir, write_json
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
-Results = Mapping[str, tuple[SuiteResult, list[TrajectoryGroup]]]
 FRAME_MS = 350
 BEFORE = "eval-before.json"
-
-
-def print_suites(console: Console, title: str, results: Results) -> None:
-    """A table of solve rates; nothing for no results."""
-    if not results:
-        return
-    table = Table(title=f"solve rate {title}", title_justify="left")
-    for column in ("suite", "solved", "rate", "95% interval", "turns", "unparsed"):
-        table.add_column(column, justify="left" if column == "suite" else "right", no_wrap=True)
-    for row, _ in results.values():
-        interval = f"{row.low:.1%} .. {row.high:.1%}"
-        shares = (f"{row.rate:.1%}", interval, f"{row.mean_turns:.1f}", f"{row.parse_failures:.1%}")
-        table.add_row(row.suite, f"{row.solved}/{row.episodes}", *shares)
-    console.print(table)
-    if failed := sum(row.failed_episodes for row, _ in results.values()):
-        console.print(
-            f"{failed} of these episodes failed in engine or environment and count as unsolved", highlight=False
-        )
 
 
 def print_phases(console: Console, run: RunDir, seconds: Mapping[str, float]) -> None:
@@ -58,23 +39,34 @@ def print_phases(console: Console, run: RunDir, seconds: Mapping[str, float]) ->
     console.print(f"report, curve and pictures: {run.path}", highlight=False)
 
 
-def write(run: RunDir, config: Config, before: Results, after: Results, seconds: Mapping[str, float]) -> None:
+def write(
+    run: RunDir, config: Config, before: Evaluation | None, after: Evaluation, seconds: Mapping[str, float]
+) -> None:
     """report.json, learning-curve.png and, where a task was learned, before-after.gif."""
-    started = (
-        json.loads((run.path / BEFORE).read_text()) if (run.path / BEFORE).exists() else {}
-    )  # also of a resumed run
     report = {
         "run": config.run.name,
         "seed": config.run.seed,
-        "before": started,
-        "after": as_json(after),
+        "before": figure_rows(before.results) if before else [],
+        "after": figure_rows(after.results),
         "seconds": {**seconds, **_training_phases(run)},
         "steps": len(run.rows()),
     }
     write_json(run.path / "report.json", report)
-    learning_curve(run.rows(), started.get(FIXED_GREEDY, {}).get("rate"), run.path / "learning-curve.png")
-    if pair := _learned(before, after):
-        animation(config, *pair, run.path / "before-after.gif")
+    started, ended = (headline(evaluation.results) if evaluation else None for evaluation in (before, after))
+    learning_curve(run.rows(), figures([started]).rate if started else None, run.path / "learning-curve.png")
+    if started and ended and (pair := _learned(started, ended)):
+        animation(ended.suite.env, *pair, run.path / "before-after.gif")
+
+
+def read_before(run: RunDir, console: Console) -> Evaluation | None:
+    """The evaluation before training, of a run that goes on; None, with a line, where it cannot be read."""
+    if not (run.path / BEFORE).exists():
+        return None
+    try:
+        return read_evaluation(run.path / BEFORE)
+    except DataCorrupt as problem:
+        console.print(f"{problem}; the report goes without it", highlight=False, soft_wrap=True)
+        return None
 
 
 def learning_curve(rows: list[dict], start: float | None, path: Path) -> None:
@@ -99,11 +91,11 @@ def learning_curve(rows: list[dict], start: float | None, path: Path) -> None:
     pyplot.close(figure)
 
 
-def animation(config: Config, seed: int, before: Trajectory, after: Trajectory, path: Path) -> None:
-    """One task played twice, side by side: before training on the left, after on the right."""
-    left, right = replay(config, seed, before), replay(config, seed, after)
+def animation(env_id: str, seed: int, before: Outcome, after: Outcome, path: Path) -> None:
+    """One task played twice, side by side: before training on the left, after on the right; nothing without images."""
+    left, right = replay(env_id, seed, before.texts), replay(env_id, seed, after.texts)
     if not left or not right:
-        return  # a text game has nothing to show
+        return
     length = max(len(left), len(right))
     scale = max(1, 256 // left[0].shape[0])
 
@@ -119,25 +111,27 @@ def animation(config: Config, seed: int, before: Trajectory, after: Trajectory, 
     )
 
 
-def replay(config: Config, seed: int, trajectory: Trajectory) -> list[NDArray[np.uint8]]:
+def replay(env_id: str, seed: int, texts: Sequence[str]) -> list[NDArray[np.uint8]]:
     """The frames of an episode, [H, W, 3] each, the last one included: played again from its seed and completions."""
-    env = make(config.env.id)
-    observations = [env.reset(seed), *(env.step(turn.text).observation for turn in trajectory.turns)]
+    env = make(env_id)
+    observations = [env.reset(seed), *(env.step(text).observation for text in texts)]
     env.close()
-    return [observation.images[0] for observation in observations if observation.images]
+    return [observation.images[-1] for observation in observations if observation.images]
 
 
-def _learned(before: Results, after: Results) -> tuple[int, Trajectory, Trajectory] | None:
+def _learned(before: SuiteResult, after: SuiteResult) -> tuple[int, Outcome, Outcome] | None:
     """The longest episode that was failed before and is solved after, with its seed."""
-    if FIXED_GREEDY not in before or FIXED_GREEDY not in after:
-        return None
-    failed = {g.seed: g.trajectories[0] for g in before[FIXED_GREEDY][1] if not g.trajectories[0].solved}
+    failed = {
+        seed: episodes[0]
+        for seed, episodes in zip(before.suite.seeds, before.episodes, strict=True)
+        if not episodes[0].solved and before.suite.env == after.suite.env
+    }
     pairs = [
-        (g.seed, failed[g.seed], g.trajectories[0])
-        for g in after[FIXED_GREEDY][1]
-        if g.seed in failed and g.trajectories[0].solved
+        (seed, failed[seed], episodes[0])
+        for seed, episodes in zip(after.suite.seeds, after.episodes, strict=True)
+        if seed in failed and episodes[0].solved
     ]
-    return max(pairs, key=lambda pair: len(pair[2].turns), default=None)
+    return max(pairs, key=lambda pair: pair[2].turns, default=None)
 
 
 def _training_phases(run: RunDir) -> dict[str, float]:

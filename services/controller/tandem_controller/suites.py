@@ -1,0 +1,112 @@
+"""Which tasks an evaluation plays. None is ever trained on: the split goes by the task's digest.
+
+fixed64   the demo's headline: the first tasks of the split "fixed"
+heldout   more unseen tasks, of the split "heldout"
+styles    the tasks of fixed64 in looks never trained on
+larger    larger tasks than trained on, each environment with its own turn limit
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from tandem.config import Config
+from tandem.envs import tasks
+from tandem.envs.registry import get_spec
+from tandem.types import UserError
+
+FIXED = "fixed64"
+SUITES = (FIXED, "heldout", "styles", "larger")
+ALL = "all"
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """Tasks of one environment to solve: `samples` episodes each, greedy (temperature 0) or sampled."""
+
+    name: str
+    env: str
+    seeds: tuple[int, ...]
+    max_turns: int
+    samples: int = 1
+    temperature: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Suites to play, and a line for each that was asked for and cannot be."""
+
+    suites: tuple[Suite, ...]
+    left_out: tuple[str, ...]
+
+
+def plan(config: Config, names: Sequence[str] = (ALL,), limit: int = 0) -> Plan:
+    """The suites of these names, greedy, with as many tasks as `eval` in the config says, at most `limit` if not 0.
+
+    `all` takes what the recipe and its environment have.
+
+    Raises:
+        UserError: an unknown name, a suite that the recipe leaves out, or that its environment lacks.
+    """
+    if unknown := set(names) - {*SUITES, ALL}:
+        raise UserError(f"--suite {min(unknown)}: unknown; known: {', '.join((*SUITES, ALL))}")
+    suites, left_out = list[Suite](), list[str]()
+    for name in SUITES:
+        key = "fixed" if name == FIXED else name
+        count = getattr(config.eval, key)
+        if not count and name in names:
+            raise UserError(f"--suite {name}: this recipe leaves it out; set eval.{key} to a number of tasks")
+        if not count or not {name, ALL} & set(names):
+            continue
+        found = environments(config, name)
+        if not found and name in names:
+            raise UserError(f"--suite {name}: {config.env.id} has no such variants")
+        left_out += [] if found else [f"{name}: {config.env.id} has no such variants"]
+        for env in found:
+            if problem := _too_long(config, env):
+                left_out.append(f"{name}: {problem}")
+                continue
+            seeds = tasks.seeds(env, "heldout" if name == "heldout" else "fixed", min(count, limit or count))
+            suites.append(Suite(name, env, tuple(seeds), turn_limit(config, env)))
+    return Plan(tuple(suites), tuple(left_out))
+
+
+def training_plan(config: Config) -> Plan:
+    """What a run plays before and after: all suites greedy, and the first two sampled as well (`eval.samples`)."""
+    greedy = plan(config)
+    sampled = [
+        with_samples(suite, config.eval.samples if suite.name == FIXED else 1, 1.0)
+        for suite in greedy.suites
+        if config.eval.samples and suite.name in (FIXED, "heldout")
+    ]
+    return replace(greedy, suites=(*greedy.suites, *sampled))
+
+
+def with_samples(suite: Suite, samples: int, temperature: float) -> Suite:
+    """The same tasks, `samples` episodes each at that temperature."""
+    return replace(suite, samples=samples, temperature=temperature)
+
+
+def environments(config: Config, name: str) -> tuple[str, ...]:
+    """The environment ids of a suite; none where the recipe's environment has no such variants."""
+    if name in (FIXED, "heldout"):
+        return (config.env.id,)
+    return get_spec(config.env.id).variants.get(name, ())
+
+
+def turn_limit(config: Config, env: str) -> int:
+    """The recipe's turn limit; an environment that ends elsewhere than the recipe's has its own."""
+    own, recipes = get_spec(env).turn_limit, get_spec(config.env.id).turn_limit
+    return config.env.max_turns if own is None or own == recipes else own
+
+
+def _too_long(config: Config, env: str) -> str:
+    """Why the engine cannot hold an episode's prompts; empty where it can."""
+    turns = turn_limit(config, env)
+    if config.env.window or turns <= config.env.max_turns:
+        return ""
+    return (
+        f"{env} takes up to {turns} turns, and with env.window 0 the engine is made for prompts of env.max_turns "
+        f"{config.env.max_turns}; raise that, or set a window"
+    )
