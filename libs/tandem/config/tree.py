@@ -20,7 +20,7 @@ class RunConfig(Section):
     seed: NonNegative = Field(default=0, description="Seed of task order, sampling and LoRA initialisation.")
     steps: Positive = Field(default=100, description="Optimizer steps (policy versions) to make.")
     deterministic: bool = Field(
-        default=False, description="A synchronous run is a function of its config: two runs give the same bytes"
+        default=False, description="A synchronous run is a function of its config: two runs give the same bytes."
     )
 
 
@@ -151,6 +151,12 @@ class Config(Section):
                 f"learner.lora.rank is {self.learner.lora.rank} but rollout.engine.max_lora_rank is "
                 f"{self.rollout.engine.max_lora_rank}; raise the latter"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _groups_fit_rounds(self) -> Config:
+        if self.run.deterministic and self.rollout.group_size > self.rollout.max_concurrent_episodes:
+            raise ValueError("run.deterministic plays whole groups at once; raise rollout.max_concurrent_episodes")
         return self
 
     @model_validator(mode="after")

@@ -13,8 +13,10 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 
 from tandem.envs.protocol import Observation, StepResult
 from tandem.envs.registry import get_spec
@@ -32,8 +34,9 @@ from tandem.types import (
     Unavailable,
     UserError,
 )
-from tandem_rollout.engine import Completion, ContextFull, Engine
+from tandem_rollout.engine import Completion, ContextFull, Engine, Request
 from tandem_rollout.environments import EnvFailed, Environments
+from tandem_rollout.rounds import Continuous, Pace, Rounds
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,7 @@ class Limits:
     episode_timeout_s: float
     max_images: int  # per prompt
     images_per_turn: int = 1
+    deterministic: bool = False  # what is played is a function of the task and the policy, whatever the timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +69,8 @@ class Player:
         self.envs = envs
         self.limits = limits
         self.played = Played()
-        self._seats = asyncio.Semaphore(limits.max_concurrent_episodes)
+        self._continuous = Continuous(engine, limits.max_concurrent_episodes)
+        self._lock = asyncio.Lock()
         self._frames = FrameCache()
 
     async def play(self, task: RolloutTask) -> AsyncGenerator[TrajectoryGroup]:
@@ -75,14 +80,37 @@ class Player:
             UserError: the task asks for what cannot be played here.
         """
         self._check(task)
-        groups = [asyncio.ensure_future(self._play_group(task, seed)) for seed in task.seeds]
-        try:
-            for group in asyncio.as_completed(groups):
-                yield await group
-        finally:  # the caller went away, or one group failed: end the others
-            for group in groups:
-                group.cancel()
-            await asyncio.gather(*groups, return_exceptions=True)
+        async with self._as_if_first():
+            for seeds, pace in self._waves(task):
+                plays = [self._play_group(task, seed, pace, i * task.group_size) for i, seed in enumerate(seeds)]
+                groups = [asyncio.ensure_future(play) for play in plays]
+                try:
+                    for group in asyncio.as_completed(groups):
+                        yield await group
+                finally:  # the caller went away, or one group failed: end the others
+                    for group in groups:
+                        group.cancel()
+                    await asyncio.gather(*groups, return_exceptions=True)
+
+    @asynccontextmanager
+    async def _as_if_first(self) -> AsyncIterator[None]:
+        """Where play is deterministic: nothing else is played, and nothing is left of what was."""
+        if not self.limits.deterministic:
+            yield
+            return
+        async with self._lock:
+            await self.engine.forget()
+            yield
+
+    def _waves(self, task: RolloutTask) -> Iterator[tuple[Sequence[int], Pace]]:
+        """Seeds to play together, all of them where seats are taken as they become free."""
+        if not self.limits.deterministic:
+            yield task.seeds, self._continuous
+            return
+        at_once = self.limits.max_concurrent_episodes // task.group_size
+        for start in range(0, len(task.seeds), at_once):
+            seeds = task.seeds[start : start + at_once]
+            yield seeds, Rounds(self.engine, len(seeds) * task.group_size)
 
     def close(self) -> None:
         """Let the environments go."""
@@ -90,6 +118,11 @@ class Player:
 
     def _check(self, task: RolloutTask) -> None:
         get_spec(task.env)  # UserError for an unknown environment
+        if self.limits.deterministic and task.group_size > self.limits.max_concurrent_episodes:
+            raise UserError(
+                f"run.deterministic plays whole groups at once: raise rollout.max_concurrent_episodes, now "
+                f"{self.limits.max_concurrent_episodes}, to the group size {task.group_size} or more"
+            )
         if not task.seeds or task.group_size < 1 or task.max_turns < 1:
             raise UserError("a rollout needs at least one seed, one trajectory per group and one turn")
         if len(set(task.seeds)) < len(task.seeds):
@@ -101,10 +134,15 @@ class Player:
                 "raise env.max_turns or env.window in its recipe"
             )
 
-    async def _play_group(self, task: RolloutTask, seed: int) -> TrajectoryGroup:
+    async def _play_group(self, task: RolloutTask, seed: int, pace: Pace, place: int) -> TrajectoryGroup:
+        """`place` is the first member's in the pace's order."""
         frames: dict[str, Frame] = {}
         started = time.perf_counter()
-        members = await together(*(self._play_member(task, seed, member, frames) for member in range(task.group_size)))
+        episodes = [
+            partial(_Episode, self, task, seed, member, frames, partial(pace.generate, place + member))
+            for member in range(task.group_size)
+        ]
+        members = await together(*(self._play_member(begin, pace) for begin in episodes))
         for member in members:
             if member.stop_reason is StopReason.CONTEXT_LIMIT and not member.turns:
                 raise UserError(f"{task.env}: not even the first prompt fits: {member.error}")
@@ -119,10 +157,10 @@ class Player:
             seconds=time.perf_counter() - started,
         )
 
-    async def _play_member(self, task: RolloutTask, seed: int, member: int, frames: dict[str, Frame]) -> Trajectory:
-        async with self._seats:
+    async def _play_member(self, begin: Callable[[], _Episode], pace: Pace) -> Trajectory:
+        async with pace.seat():
             self._count(running=1)
-            episode = _Episode(self, task, seed, member, frames)
+            episode = begin()
             try:
                 async with deadline(self.limits.episode_timeout_s, "episode"):
                     return await episode.play()
@@ -152,12 +190,21 @@ class Player:
 class _Episode:
     """One episode being played."""
 
-    def __init__(self, player: Player, task: RolloutTask, seed: int, member: int, frames: dict[str, Frame]) -> None:
+    def __init__(
+        self,
+        player: Player,
+        task: RolloutTask,
+        seed: int,
+        member: int,
+        frames: dict[str, Frame],
+        generate: Callable[[Request], Awaitable[Completion]],
+    ) -> None:
         self.player = player
         self.task = task
         self.seed = seed
         self.member = member
         self.frames = frames  # of the whole group, by sha256
+        self.generate = generate
         self.env = player.envs.open(task.env)
         self.turns: list[Turn] = []
         self.tokens = 0
@@ -198,7 +245,7 @@ class _Episode:
         task, player = self.task, self.player
         prompt_ids, frames = transcript.prompt()
         seed = completion_seed(task.sampling_seed, self.seed, self.member, len(self.turns))
-        completion = await player.engine.generate(prompt_ids, frames, task.sampling, seed)
+        completion = await self.generate(Request(prompt_ids, frames, task.sampling, seed))
         text = player.chat.decode(completion.completion_ids)
         result = await self.env.step(text)
         self.turns.append(_turn(completion, text, result, frames))

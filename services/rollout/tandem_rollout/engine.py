@@ -11,6 +11,16 @@ from tandem.model.frames import Frame
 from tandem.types import FinishReason, Sampling, TandemError
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Request:
+    """What to complete: a prompt that holds one placeholder per frame. `seed` fixes the draw."""
+
+    prompt_ids: Sequence[int]
+    frames: Sequence[Frame]
+    sampling: Sampling
+    seed: int
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """What the engine made of one prompt.
@@ -68,15 +78,22 @@ class Engine(Protocol):
         """
         ...
 
-    async def generate(
-        self, prompt_ids: Sequence[int], frames: Sequence[Frame], sampling: Sampling, seed: int
-    ) -> Completion:
-        """Complete a prompt that holds one placeholder per frame. `seed` fixes the draw.
+    async def generate(self, request: Request) -> Completion:
+        """Complete a prompt.
 
         Raises:
             ContextFull: prompt and `max_tokens` exceed the context.
             ValueError: as `expand`.
         """
+        ...
+
+    async def generate_together(self, requests: Sequence[Request]) -> list[Completion | BaseException]:
+        """Complete prompts that the engine starts on at one moment, in the order given, with nothing else running:
+        the batches it computes depend on the requests alone. What `generate` would raise is in its request's place."""
+        ...
+
+    async def forget(self) -> None:
+        """Drop what earlier requests left in caches; none may be running."""
         ...
 
     async def serve(self, adapter: LocalAdapter | None) -> float:

@@ -70,6 +70,7 @@ def build_replica(config: Config, engine: Engine, base: BaseModel) -> Replica:
         episode_timeout_s=rollout.episode_timeout_s,
         max_images=config.env.max_images,
         images_per_turn=config.env.images_per_turn,
+        deterministic=config.run.deterministic,
     )
     rules = AdapterRules(base, rollout.engine.max_lora_rank, config.learner.lora.vision)
     environments = EnvThreads(envs.make, config.env.step_timeout_s)

@@ -8,20 +8,11 @@ from dataclasses import dataclass, field
 
 from tandem.model.chat import ChatFormat
 from tandem.model.frames import Frame
-from tandem.types import FinishReason, Sampling, Unavailable
-from tandem_rollout.engine import Completion, ContextFull, LocalAdapter
+from tandem.types import FinishReason, Unavailable
+from tandem_rollout.engine import Completion, ContextFull, LocalAdapter, Request
 
 TOKENS_PER_IMAGE = 3
-
-
-@dataclass(frozen=True)
-class Request:
-    """One call of generate."""
-
-    prompt_ids: tuple[int, ...]
-    frames: tuple[Frame, ...]
-    sampling: Sampling
-    seed: int
+ENGINE_RANK = 8  # of adapters in the tests of the real engine
 
 
 @dataclass
@@ -39,6 +30,8 @@ class StubEngine:
     healthy: bool = True
     policy_version: int = 0
     requests: list[Request] = field(default_factory=list)
+    rounds: list[int] = field(default_factory=list)  # requests of each call of generate_together
+    forgotten: int = 0
     running: int = 0
     most_running: int = 0
     hold: asyncio.Event | None = None  # requests wait for it
@@ -49,11 +42,9 @@ class StubEngine:
             i for token in prompt_ids for i in [token] * (TOKENS_PER_IMAGE if token == self.chat.image_id else 1)
         )
 
-    async def generate(
-        self, prompt_ids: Sequence[int], frames: Sequence[Frame], sampling: Sampling, seed: int
-    ) -> Completion:
+    async def generate(self, request: Request) -> Completion:
         number = len(self.requests)
-        self.requests.append(Request(tuple(prompt_ids), tuple(frames), sampling, seed))
+        self.requests.append(request)
         await self._run(+1)
         self.most_running = max(self.most_running, self.running)
         try:
@@ -64,14 +55,21 @@ class StubEngine:
                 raise Unavailable("engine gone")
             if number == self.hang_at:
                 await asyncio.Event().wait()
-            expanded = self.expand(prompt_ids, frames)
-            if len(expanded) + sampling.max_tokens > self.max_model_len:
+            expanded = self.expand(request.prompt_ids, request.frames)
+            if len(expanded) + request.sampling.max_tokens > self.max_model_len:
                 raise ContextFull(f"{len(expanded)} ids do not fit")
         finally:
             await self._run(-1)
         ids = (*self.chat.encode(self.answer(number)), *(() if self.cut else (self.chat.end_id,)))
         finish = FinishReason.LENGTH if self.cut else FinishReason.STOP
         return Completion(expanded, ids, tuple(-0.5 for _ in ids), finish, self.policy_version)
+
+    async def generate_together(self, requests: Sequence[Request]) -> list[Completion | BaseException]:
+        self.rounds.append(len(requests))
+        return await asyncio.gather(*map(self.generate, requests), return_exceptions=True)
+
+    async def forget(self) -> None:
+        self.forgotten += 1
 
     async def until_running(self, number: int) -> None:
         """Return once so many requests are running."""

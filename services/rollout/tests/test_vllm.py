@@ -6,19 +6,18 @@ from __future__ import annotations
 import asyncio
 import io
 import itertools
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import pytest_asyncio
 import torch
 from PIL import Image
+from rollout_stub_engine import ENGINE_RANK as RANK
 
 from tandem import envs
-from tandem.config import Config
 from tandem.envs import Observation, StepResult
 from tandem.model.frames import Frame, FrameCache
 from tandem.model.loading import load_model, load_processor
@@ -35,42 +34,13 @@ from tandem.types import (
 from tandem_rollout.adapters import AdapterRules, stage_adapter
 from tandem_rollout.base_model import BaseModel
 from tandem_rollout.core import Limits, Player
-from tandem_rollout.engine import Completion, ContextFull, LocalAdapter
-from tandem_rollout.engine_vllm.environment import set_engine_environment
+from tandem_rollout.engine import Completion, ContextFull, LocalAdapter, Request
 from tandem_rollout.environments import EnvThreads
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 Publish = Callable[..., AdapterRef]
 Ids = tuple[int, ...]
-RANK = 8
-# Engine steps so small that long prompts are computed in parts and images leave the encoder's cache.
-SMALL_STEPS = {"max_num_batched_tokens": 256, "max_num_seqs": 64}
 TOLERANCE = 1e-4  # between the engine's and transformers' logprobs, float32
-
-
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def engine(base: BaseModel) -> AsyncIterator[Any]:
-    set_engine_environment()
-    from tandem_rollout.engine_vllm.engine import EngineVllm
-
-    config = Config.model_validate(
-        {
-            "model": {"path": str(base.path)},
-            "env": {"window": 0, "max_turns": 14},
-            "learner": {"lora": {"vision": True, "rank": RANK}},
-            "rollout": {"engine": {"max_lora_rank": RANK, "max_model_len": 1024, "kv_cache_gib": 0.25, **SMALL_STEPS}},
-        }
-    )
-    started = await EngineVllm.start(config, base, seed=0)
-    yield started
-    await started.close()
-
-
-@pytest.fixture(scope="session")
-def adapters(publish: Publish, base: BaseModel, tmp_path_factory: pytest.TempPathFactory) -> list[LocalAdapter]:
-    """Two different adapters, versions 1 and 2, on language model and vision tower."""
-    rules, folder = AdapterRules(base, RANK, vision=True), tmp_path_factory.mktemp("staged")
-    return [stage_adapter(publish(version, rank=RANK), rules, folder) for version in (1, 2)]
 
 
 @dataclass(frozen=True)
@@ -187,7 +157,7 @@ async def test_each_version_answers_for_itself_while_swapped_under_load(
 
     async def ask(number: int) -> tuple[int, Completion]:
         picture = number % len(pictures)
-        return picture, await engine.generate(prompt(base), [pictures[picture]], sampling, number)
+        return picture, await engine.generate(Request(prompt(base), [pictures[picture]], sampling, number))
 
     for adapter in (*adapters, None):
         running += [asyncio.ensure_future(ask(len(running) + i)) for i in range(12)]
@@ -227,7 +197,7 @@ async def test_adapters_that_are_refused(
     with pytest.raises(UserError, match="refuses"):
         await engine.serve(large)
     assert engine.policy_version == 1 and engine.healthy
-    made = await engine.generate(prompt(base), frames(1), Sampling(max_tokens=4), 0)
+    made = await engine.generate(Request(prompt(base), frames(1), Sampling(max_tokens=4), 0))
     assert check_parity(reference(base, adapters[0]), made, [frames(1)[0].png]) < TOLERANCE
     assert await engine.serve(idle) == pytest.approx(await engine.serve(None), abs=1e-5)  # B = 0 is the base model
 
@@ -237,7 +207,9 @@ async def test_forbidden_ids_are_never_sampled(engine: Any, base: BaseModel) -> 
     await engine.serve(None)
     sampling = Sampling(temperature=2.0, max_tokens=64)
     picture = frames(1)
-    made = await asyncio.gather(*(engine.generate(prompt(base), picture, sampling, seed) for seed in range(64)))
+    made = await asyncio.gather(
+        *(engine.generate(Request(prompt(base), picture, sampling, seed)) for seed in range(64))
+    )
     drawn = [token for completion in made for token in completion.completion_ids]
     expected = len(drawn) * len(base.forbidden_ids) / base.vocab_size
     assert expected > 20 and not set(drawn) & set(base.forbidden_ids)
@@ -250,7 +222,7 @@ async def test_seeds_fix_the_draw_and_greedy_needs_none(engine: Any, base: BaseM
 
     async def draw(seed: int, temperature: float = 1.0) -> tuple[int, ...]:
         sampling = Sampling(temperature=temperature, max_tokens=12)
-        return (await engine.generate(prompt(base), picture, sampling, seed)).completion_ids
+        return (await engine.generate(Request(prompt(base), picture, sampling, seed))).completion_ids
 
     alone = await draw(2**63 - 1)
     crowd = await asyncio.gather(*(draw(seed) for seed in range(31)), draw(2**63 - 1))  # more than one step's tokens
@@ -260,11 +232,11 @@ async def test_seeds_fix_the_draw_and_greedy_needs_none(engine: Any, base: BaseM
 
 async def test_prompts_are_checked(engine: Any, base: BaseModel) -> None:
     with pytest.raises(ValueError, match="1 image placeholders for 2 images"):
-        await engine.generate(prompt(base), frames(2), Sampling(), 0)
+        await engine.generate(Request(prompt(base), frames(2), Sampling(), 0))
     with pytest.raises(ContextFull, match="max_model_len 1024"):
-        await engine.generate(prompt(base), frames(1), Sampling(max_tokens=1024), 0)
+        await engine.generate(Request(prompt(base), frames(1), Sampling(max_tokens=1024), 0))
     text_only = base.chat.first_prompt("Reach the red square.", "", images=0)
-    made = await engine.generate(text_only, [], Sampling(max_tokens=4), 0)
+    made = await engine.generate(Request(text_only, [], Sampling(max_tokens=4), 0))
     assert made.prompt_ids == text_only
 
 
@@ -275,7 +247,7 @@ async def test_images_of_several_sizes_and_repeats(engine: Any, base: BaseModel)
     shapes = [(64, 64, 3), (32, 96, 3), (48, 48, 3)]
     one, two, three = (cache.frame(rng.integers(0, 256, shape, dtype=np.uint8)) for shape in shapes)
     shown = [one, two, one, three, two]
-    made = await engine.generate(prompt(base, len(shown)), shown, Sampling(max_tokens=6), 3)
+    made = await engine.generate(Request(prompt(base, len(shown)), shown, Sampling(max_tokens=6), 3))
     tokens = [16, 12, 16, 9, 12]  # (height / 16) * (width / 16): patches of 8 px, merged 2 x 2
     runs = [len(list(run)) for token, run in itertools.groupby(made.prompt_ids) if token == base.chat.image_id]
     assert runs == tokens

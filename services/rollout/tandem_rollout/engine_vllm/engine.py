@@ -7,16 +7,13 @@ import itertools
 import math
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.exceptions import VLLMClientError, VLLMError
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
-from vllm.sampling_params import RequestOutputKind
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
@@ -25,21 +22,16 @@ from tandem.model.chat import ChatFormat
 from tandem.model.frames import Frame
 from tandem.obs import get_logger
 from tandem.runtime import deadline
-from tandem.types import DataCorrupt, FinishReason, Sampling, Unavailable, UserError
+from tandem.types import FinishReason, Unavailable, UserError
 from tandem_rollout.base_model import BaseModel
-from tandem_rollout.engine import Completion, ContextFull, LocalAdapter
+from tandem_rollout.engine import Completion, ContextFull, LocalAdapter, Request
+from tandem_rollout.engine_vllm import probe
 from tandem_rollout.engine_vllm.prompts import PromptBuilder
 from tandem_rollout.engine_vllm.settings import engine_args, sampling_params
 
 log = get_logger(__name__)
 
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
-PROBE_TEXT = "('move', 0)"
-PROBE_TOLERANCE = {
-    "float32": 1e-3,
-    "bfloat16": 0.5,
-}  # between two probes of one adapter: batches differ, policies must not
-ACTS_ABOVE_B = 1e-3  # an adapter whose B holds an entry this large must change the probe's logprob in float32
 
 
 class _Served:
@@ -64,6 +56,18 @@ class _Served:
 
 
 class _Llm(AsyncLLM):
+    """Tells who waits for it, by request id, when a request has reached the engine's queue."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.queued: dict[str, asyncio.Future[None]] = {}
+
+    async def add_request(self, request_id: str, *args: Any, **kwargs: Any) -> Any:
+        collector = await super().add_request(request_id, *args, **kwargs)
+        if waiting := self.queued.pop(request_id, None):
+            waiting.set_result(None)
+        return collector
+
     def __del__(self) -> None:
         """`EngineVllm.close` ends it; at interpreter exit vLLM's own method would fail."""
 
@@ -71,7 +75,7 @@ class _Llm(AsyncLLM):
 class EngineVllm:
     """See `tandem_rollout.engine.Engine`. Build it inside a running event loop with `start`."""
 
-    def __init__(self, llm: AsyncLLM, chat: ChatFormat, config: Config) -> None:
+    def __init__(self, llm: _Llm, chat: ChatFormat, config: Config) -> None:
         self.llm = llm
         self.chat = chat
         self.dtype = config.model.dtype
@@ -80,7 +84,8 @@ class EngineVllm:
         self._has_sleep_mode = not current_platform.is_cpu()
         self.prompts = PromptBuilder(llm, chat)
         self._serving = _Served(0, None)
-        self._numbers = itertools.count(1)  # of requests and of adapters
+        self._numbers = itertools.count(1)  # of adapters
+        self._names = map(str, itertools.count(1))  # of requests
         self._finished = 0
         self._hangs = False
         self._base_probe = math.nan
@@ -118,17 +123,50 @@ class EngineVllm:
     def expand(self, prompt_ids: Sequence[int], frames: Sequence[Frame]) -> tuple[int, ...]:
         return self.prompts.expand(prompt_ids, frames)
 
-    async def generate(
-        self, prompt_ids: Sequence[int], frames: Sequence[Frame], sampling: Sampling, seed: int
-    ) -> Completion:
-        served = self._serving
-        expanded = self.prompts.expand(prompt_ids, frames)
+    async def generate(self, request: Request) -> Completion:
+        return await self._complete(request, next(self._names))
+
+    async def generate_together(self, requests: Sequence[Request]) -> list[Completion | BaseException]:
+        answers: list[asyncio.Task[Completion]] = []
+        try:
+            async with self._guarded("pause"):
+                await self.llm.pause_generation(mode="keep", clear_cache=False)
+            try:
+                for request in requests:
+                    await self._queue(request, answers)
+            finally:
+                async with self._guarded("resume"):
+                    await self.llm.resume_generation()
+            return await asyncio.gather(*answers, return_exceptions=True)
+        finally:
+            for answer in answers:  # where all have ended this does nothing
+                answer.cancel()
+
+    async def forget(self) -> None:
+        async with self._guarded("reset"):
+            await self.llm.pause_generation(mode="keep", clear_cache=True)
+            await self.llm.resume_generation()
+
+    async def _queue(self, request: Request, answers: list[asyncio.Task[Completion]]) -> None:
+        """Start a request and wait until it is in the engine's queue, or has failed."""
+        name = next(self._names)
+        queued = self.llm.queued[name] = asyncio.get_running_loop().create_future()
+        answers.append(asyncio.ensure_future(self._complete(request, name)))
+        try:
+            await asyncio.wait({answers[-1], queued}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self.llm.queued.pop(name, None)
+
+    async def _complete(self, request: Request, name: str) -> Completion:
+        served, sampling = self._serving, request.sampling
+        expanded = self.prompts.expand(request.prompt_ids, request.frames)
         if len(expanded) + sampling.max_tokens > self.max_model_len:
             raise ContextFull(
                 f"prompt of {len(expanded)} ids and {sampling.max_tokens} new ones exceed "
                 f"rollout.engine.max_model_len {self.max_model_len}"
             )
-        output = await self._run(served, prompt_ids, frames, sampling_params(sampling, seed, self.chat.end_id))
+        params = sampling_params(sampling, request.seed, self.chat.end_id)
+        output = await self._run(served, name, request.prompt_ids, request.frames, params)
         if tuple(output.prompt_token_ids) != expanded:
             raise Unavailable(
                 "the engine saw other prompt ids than were sent: its processor expands images differently"
@@ -188,13 +226,13 @@ class EngineVllm:
         await asyncio.to_thread(llm.shutdown)
 
     async def _run(
-        self, served: _Served, prompt_ids: Sequence[int], frames: Sequence[Frame], params: SamplingParams
+        self, served: _Served, name: str, prompt_ids: Sequence[int], frames: Sequence[Frame], params: SamplingParams
     ) -> Any:
         """The finished vLLM RequestOutput of one request."""
         with served:
             async with self._guarded("request"):
                 prompt = self.prompts.build(prompt_ids, frames)
-                stream = self.llm.generate(prompt, params, str(next(self._numbers)), lora_request=served.lora)
+                stream = self.llm.generate(prompt, params, name, lora_request=served.lora)
                 outputs = [output async for output in stream]  # FINAL_ONLY: one
         if not outputs:
             raise Unavailable("the engine ended the request without an answer")
@@ -235,28 +273,15 @@ class EngineVllm:
                 await self.llm.remove_lora(old.lora.lora_int_id)
 
     async def _checked_probe(self, new: _Served, adapter: LocalAdapter | None) -> float:
-        """Probe twice: the logprob is finite, repeatable, and not the base model's where B forbids it."""
+        """Probe twice; the logprob. Raises DataCorrupt as `probe.check`."""
         first, second = await self._probe(new), await self._probe(new)
-        name = adapter.name if adapter else "the base model"
-        if not (math.isfinite(first) and abs(first - second) <= PROBE_TOLERANCE[self.dtype]):
-            raise DataCorrupt(f"adapter {name}: probe logprobs {first} and {second}; not finite or not repeatable")
-        must_act = adapter is not None and adapter.max_abs_b >= ACTS_ABOVE_B and self.dtype == "float32"
-        if must_act and first == self._base_probe:
-            raise DataCorrupt(f"adapter {name}: loaded, but the policy is still the base model's")
+        probe.check(first, second, self._base_probe, adapter, self.dtype)
         return first
 
     async def _probe(self, served: _Served) -> float:
-        """Sum of the logprobs (nats) of a fixed completion after a fixed image."""
-        prompt = self.chat.first_prompt(PROBE_TEXT, "", images=1)
-        answer = (*self.chat.encode(PROBE_TEXT), self.chat.end_id)
-        params = SamplingParams(
-            temperature=0.0,
-            max_tokens=1,
-            prompt_logprobs=0,
-            detokenize=False,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-        output = await self._run(served, prompt + answer, [probe_frame()], params)
+        """Sum of the logprobs (nats) of the probe's completion."""
+        prompt, answer = probe.prompt(self.chat)
+        output = await self._run(served, next(self._names), prompt + answer, [probe.frame()], probe.params())
         positions = zip(output.prompt_logprobs[-len(answer) :], answer, strict=True)
         return float(sum(position[token].logprob for position, token in positions))
 
@@ -269,11 +294,3 @@ async def _outcome(call: Coroutine[Any, Any, Any]) -> BaseException | None:
     finally:
         task.cancel()
     return task.exception()
-
-
-@lru_cache(maxsize=1)
-def probe_frame() -> Frame:
-    """A gradient: every channel and patch differs."""
-    y, x = np.mgrid[0:64, 0:64]
-    pixels = np.stack([x * 4, y * 4, (x + y) * 2], axis=-1).astype(np.uint8)
-    return Frame("probe", b"", pixels)

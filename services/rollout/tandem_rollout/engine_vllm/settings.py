@@ -48,6 +48,8 @@ def engine_args(config: Config, base: BaseModel, seed: int) -> dict[str, Any]:
             "mm_processor_cache_gb": 0.5,
             "worker_cls": "tandem_rollout.engine_vllm.cpu.CpuWorker",
         }
+    if config.run.deterministic:  # else what is scheduled depends on which of two steps ends first
+        shared["async_scheduling"] = False
     return {**shared, "gpu_memory_utilization": engine.gpu_memory_utilization, "enable_sleep_mode": True}
 
 
