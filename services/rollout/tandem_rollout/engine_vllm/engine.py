@@ -99,7 +99,7 @@ class EngineVllm:
         """
         args = engine_args(config, base, seed)
         try:
-            llm = _Llm.from_engine_args(AsyncEngineArgs(**args))
+            llm: Any = _Llm.from_engine_args(AsyncEngineArgs(**args))
         except (ValueError, RuntimeError, OSError) as problem:
             raise UserError(
                 f"vLLM did not start on {config.model.path}: {' '.join(str(problem).split())[:500]}"
