@@ -1,11 +1,11 @@
-"""Environments by id: `make("maze2d:tiny?style=night")`."""
+"""Environments by id: built-in (`maze2d:tiny?style=night`), gymnasium's (`gym:Taxi-v3`), your own (`module:Class`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from tandem.envs import maze2d, slide, sorting
+from tandem.envs import gym_adapter, maze2d, own, slide, sorting
 from tandem.envs.ids import Option, parse_id
 from tandem.envs.protocol import Env, EnvSpec
 from tandem.types import UserError
@@ -28,13 +28,18 @@ def get_spec(env_id: str) -> EnvSpec:
     """The spec of an id, its options bound in.
 
     Raises:
-        UserError: no such environment, or an option that it does not know.
+        UserError: no such environment, it cannot be imported, or it does not know an option.
     """
     full, options = parse_id(env_id)
     kind, _, name = full.partition(":")
     if kind in BUILT_IN and name in BUILT_IN[kind][1]:
         return BUILT_IN[kind][0](env_id, name, options)
-    raise UserError(f"unknown environment {full!r}; known: {', '.join(env_ids())}")
+    if kind == "gym" and name:
+        return gym_adapter.spec(env_id, name, options)
+    if kind not in BUILT_IN and kind and name:
+        return own.spec(env_id, kind, name, options)
+    known = ", ".join(env_ids())
+    raise UserError(f"unknown environment {full!r}; known: {known}, gym:<gymnasium id>, package.module:Class")
 
 
 def make(env_id: str) -> Env:

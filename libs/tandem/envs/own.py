@@ -1,0 +1,48 @@
+"""`package.module:Class`: an environment of the user's own. Options of the id are the class's keyword arguments."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import inspect
+from collections.abc import Mapping
+
+from tandem.envs.ids import Option
+from tandem.envs.protocol import EnvSpec
+from tandem.types import UserError
+
+METHODS = ("reset", "step", "close")
+
+
+def spec(env_id: str, module: str, name: str, options: Mapping[str, Option]) -> EnvSpec:
+    """The spec of `MODULE:NAME?OPTIONS`.
+
+    A class may say more of itself: `spec(env_id, **options) -> EnvSpec`, a static method, is then asked for it.
+
+    Raises:
+        UserError: it cannot be imported, lacks a method, or does not take these options.
+    """
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, SyntaxError) as problem:
+        raise UserError(f"{env_id}: {problem}; is its folder on PYTHONPATH?") from problem
+    if not isinstance(found, type):
+        raise UserError(f"{env_id}: {name} is not a class")
+    if missing := [method for method in METHODS if not callable(getattr(found, method, None))]:
+        raise UserError(f"{env_id}: {name} has no method {missing[0]}(); an environment has {', '.join(METHODS)}")
+    more = getattr(found, "spec", None)
+    call = more if callable(more) else found
+    try:
+        inspect.signature(call).bind(*([env_id] if call is more else []), **options)
+    except TypeError as problem:
+        raise UserError(f"{env_id}: {name} does not take these options: {problem}") from problem
+    if callable(more):
+        described = more(env_id, **options)
+        if not isinstance(described, EnvSpec):
+            raise UserError(f"{env_id}: {name}.spec() must return an EnvSpec, not {type(described).__name__}")
+        return described
+    return EnvSpec(
+        env_id=env_id,
+        make=lambda: found(**options),
+        task_digest=lambda seed: hashlib.sha256(f"{module}:{name} {seed}".encode()).hexdigest(),
+    )
