@@ -1,11 +1,7 @@
 """The whole: real vLLM, Ray and gRPC train, are interrupted, and go on. Through the command line, as a user would."""
 
 import json
-import os
-import signal
 import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -13,38 +9,11 @@ from peft import PeftModel
 
 from tandem.model.loading import load_model
 from tandem.storage.episodes import read_groups
+from tests.e2e.runs import MODEL, command, interrupted, rows
 
-ROOT = Path(__file__).parents[2]
-RECIPE = ROOT / "deploy/recipes/maze2d-cpu.yaml"
-MODEL = ROOT / "models/tiny-qwen3vl"
 # The tiny model was made with a window of one turn: with more it answers nonsense and has nothing to learn from, but
 # engine and learner must agree on nonsense too, here on whole transcripts of up to 14 images under a trained adapter.
 WHOLE_TRANSCRIPT = ["env.window=0", "learner.algo.drop_zero_variance=false"]
-SMALL = [
-    "run.name=e2e",
-    "rollout.replicas=1",
-    "rollout.groups_per_step=6",
-    "rollout.group_size=4",
-    "rollout.engine.max_model_len=1024",
-    "learner.world_size=2",
-    "eval.fixed=4",
-    "eval.heldout=0",
-    "eval.styles=1",
-    "eval.larger=1",
-    "eval.samples=0",
-    "eval.every=0",
-    "checkpoint.state_every=2",
-]
-
-
-def command(folder: Path, *more: str, verb: str = "train") -> list[str]:
-    where = [f"run.dir={folder}", f"model.path={MODEL}"]
-    return [sys.executable, "-m", "tandem.cli", verb, str(RECIPE), *where, *SMALL, *more]
-
-
-def rows(folder: Path) -> list[dict]:
-    path = folder / "e2e/metrics.jsonl"
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def evaluated_against_the_base_model(tmp_path: Path) -> None:
@@ -89,23 +58,7 @@ def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
 
     evaluated_against_the_base_model(tmp_path)
 
-    resumed = subprocess.Popen(
-        command(tmp_path, "run.steps=50", "--resume", *WHOLE_TRANSCRIPT),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        cwd=tmp_path,
-        start_new_session=True,
-    )
-    try:
-        until = time.monotonic() + 240
-        while len(rows(tmp_path)) < 4 and resumed.poll() is None and time.monotonic() < until:
-            time.sleep(0.2)
-        os.killpg(resumed.pid, signal.SIGINT)  # as a terminal does
-        output, _ = resumed.communicate(timeout=120)
-    finally:
-        resumed.kill()
-    assert resumed.returncode == 0, output
+    output = interrupted(tmp_path, "run.steps=50", "--resume", *WHOLE_TRANSCRIPT, after_rows=4)
     versions = [row["version"] for row in rows(tmp_path)]
     for row in rows(tmp_path)[3:]:
         assert 0 < row["rollout_learner_logprob_gap_max"] < 1e-4
