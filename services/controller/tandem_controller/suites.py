@@ -104,9 +104,10 @@ def turn_limit(config: Config, env: str) -> int:
 def _too_long(config: Config, env: str) -> str:
     """Why the engine cannot hold an episode's prompts; empty where it can."""
     turns = turn_limit(config, env)
-    if config.env.window or turns <= config.env.max_turns:
+    images = min(config.env.window or turns, turns) * config.env.images_per_turn
+    if images <= config.env.max_images:
         return ""
     return (
-        f"{env} takes up to {turns} turns, and with env.window 0 the engine is made for prompts of env.max_turns "
-        f"{config.env.max_turns}; raise that, or set a window"
+        f"{env} takes up to {turns} turns, whose {images} images do not fit the engine's prompts of "
+        f"{config.env.max_images}; raise env.max_turns, or set env.window"
     )

@@ -57,8 +57,18 @@ def test_what_is_asked_for_and_absent_is_named() -> None:
 def test_with_the_whole_transcript_longer_episodes_do_not_fit_the_engine() -> None:
     whole = plan(config({"window": 0, "max_turns": 14}, fixed=1, heldout=0, styles=0, larger=1))
     assert [suite.name for suite in whole.suites] == ["fixed64"]
-    assert all("raise that, or set a window" in line for line in whole.left_out)
-    assert whole.left_out
+    assert [line.partition(" takes")[0] for line in whole.left_out] == [
+        "larger: maze2d:tiny?rooms=5",
+        "larger: maze2d:tiny?rooms=6",
+    ]
+
+
+def test_an_environment_without_variants_says_so_where_they_are_asked_for() -> None:
+    text = config({"id": "sort:9", "max_turns": 36}, fixed=2, heldout=0)
+    with pytest.raises(UserError, match="--suite styles: sort:9 has no such variants"):
+        plan(text, ["fixed64", "styles"])
+    assert [suite.name for suite in plan(text).suites] == ["fixed64"]
+    assert plan(text).left_out == ("styles: sort:9 has no such variants", "larger: sort:9 has no such variants")
 
 
 def test_a_run_plays_all_greedy_and_the_first_two_sampled() -> None:
