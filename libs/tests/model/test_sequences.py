@@ -20,11 +20,11 @@ from tandem.model.chat import ChatFormat
 from tandem.model.fast_vision import image_features
 from tandem.model.loading import load_model, load_processor
 from tandem.model.logprobs import Row, build_batch, completion_logprobs
-from tandem.model.lora import adapter_config_json, adapter_parameters, attach_lora
+from tandem.model.lora import adapter_config_json, adapter_parameters, attach_lora, base_policy
 from tandem.model.pixels import image_pixels
 from tandem.model.sequences import build_sequences, sequence_logprobs
 from tandem.model.tiny import build_tiny
-from tandem.model.vision import EncodedImages, VisionEncoder, encode_images, token_grid
+from tandem.model.vision import EncodedImages, ImageCache, VisionEncoder, encode_images, image_cache, token_grid
 from tandem.types import UserError
 
 TEXT = r".*language_model.*\.(q_proj|v_proj|down_proj)"
@@ -118,6 +118,81 @@ def test_every_turn_has_the_logprobs_of_its_own_prompt(folder: Path, chat: ChatF
                 expected.append(completion_logprobs(model, alone, features, 0.7, forbidden)[0])
     assert_close(found, torch.cat(expected), rtol=0, atol=1e-5)
     assert bool((entropy > 0).all())
+
+
+@pytest.mark.parametrize("most_logits", [1, 3000])
+def test_head_in_parts_changes_nothing(folder: Path, chat: ChatFormat, most_logits: int) -> None:
+    """A token at a time, and some at a time: logprobs, entropies and gradients of both."""
+    found = []
+    for most in (2**27, most_logits):
+        model = _load(folder)
+        attach_lora(model, LoraConfig(rank=4, target_modules=TEXT), seed=0)
+        images = _encode(model, folder, trainable=False)
+        rows = [_transcript(chat, ["a", "b"], 0), _transcript(chat, ["c"], 1)]
+        logprobs, entropy = _logprobs(model, chat, rows, images, entropy_gradient=True, most_logits=most)
+        (logprobs.sum() - 2 * entropy.sum()).backward()
+        gradients = [p.grad for p in adapter_parameters(model).values() if p.grad is not None]
+        assert any(gradient.any() for gradient in gradients)
+        found.append([logprobs.detach(), entropy.detach(), *gradients])
+    for left, right in zip(*found, strict=True):
+        assert_close(left, right, rtol=1e-3, atol=1e-5)
+
+
+def test_entropy_has_a_gradient_only_on_request(folder: Path, chat: ChatFormat) -> None:
+    """And a finite one, with ids forbidden: their probability is zero."""
+    model = _load(folder)
+    attach_lora(model, LoraConfig(rank=4, target_modules=TEXT), seed=0)
+    images = _encode(model, folder, trainable=False)
+    forbidden = torch.tensor(chat.forbidden_ids(model.get_input_embeddings().num_embeddings))
+    rows = [_transcript(chat, ["a"], 0)]
+    assert not _logprobs(model, chat, rows, images, forbidden=forbidden)[1].requires_grad
+    _logprobs(model, chat, rows, images, forbidden=forbidden, entropy_gradient=True)[1].sum().backward()
+    gradients = [p.grad for p in adapter_parameters(model).values() if p.grad is not None]
+    assert any(gradient.any() for gradient in gradients)
+    assert all(bool(gradient.isfinite().all()) for gradient in gradients)
+
+
+def test_base_policy_is_the_model_without_its_adapter(folder: Path, chat: ChatFormat) -> None:
+    model = _load(folder)
+    rows = [_transcript(chat, ["a", "b"], 0)]
+    with torch.no_grad():
+        before = _logprobs(model, chat, rows, _encode(model, folder, trainable=False))[0]
+        attach_lora(model, LoraConfig(rank=4, vision=True, target_modules=BOTH), seed=0)
+        for parameter in adapter_parameters(model).values():
+            parameter.normal_(std=0.3)
+        adapted = _logprobs(model, chat, rows, _encode(model, folder, trainable=False))[0]
+        with base_policy(model):
+            base = _logprobs(model, chat, rows, _encode(model, folder, trainable=False))[0]
+        again = _logprobs(model, chat, rows, _encode(model, folder, trainable=False))[0]
+    assert torch.equal(base, before)
+    assert torch.equal(again, adapted)
+    assert float((adapted - base).abs().max()) > 0.1
+
+
+def test_kept_images_are_what_the_tower_gave_and_the_oldest_go_first(folder: Path) -> None:
+    model, processor = _load(folder), load_processor(folder)
+    encoder = VisionEncoder(model.model.visual, recompute=False)
+
+    def encode(cache: ImageCache, *names: str) -> EncodedImages:
+        pngs = {name: PNGS[name] for name in names}
+        return encode_images(
+            encoder, processor, pngs, trainable=False, chunk_patches=1, device=torch.device("cpu"), cache=cache
+        )
+
+    all_of_them = encode(image_cache(2**30), *PNGS)
+    size = sum(leaf.nbytes for leaf in all_of_them.leaves) * 16 // sum(TOKENS.values())  # of an image of 16 tokens
+    cache = image_cache(2 * size)
+    assert [encode(cache, *names).cached for names in (["a"], ["a", "b"], ["b", "a"])] == [0, 1, 2]
+    found = encode(cache, "a", "c", "b")  # c takes the room of the one used longest ago
+    assert (found.cached, len(cache), cache.used) == (2, 2, 2 * size)
+    for name in ("a", "b", "c"):
+        here, there = found.token_rows[name], all_of_them.token_rows[name]
+        assert found.grids[name] == all_of_them.grids[name]
+        for level, expected in zip(found.leaves, all_of_them.leaves, strict=True):
+            assert torch.equal(level[here.start : here.stop], expected[there.start : there.stop])
+    assert encode(cache, "c").cached == 1
+    nothing = image_cache(0)
+    assert [encode(nothing, "a").cached for _ in range(2)] == [0, 0]
 
 
 def test_entropy_is_of_the_allowed_tokens(folder: Path, chat: ChatFormat) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,3 +21,27 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model") / "tiny"
     build_tiny(folder, tokenizer_texts(), seed=0)
     return folder
+
+
+@pytest.fixture
+def make_core(tiny_model: Path) -> Iterator[Any]:
+    """Build cores of one process group of one rank."""
+    from tandem.config import Config
+    from tandem_learner.comm import close_comm, open_comm, open_store
+    from tandem_learner.core import LearnerCore
+
+    base = Config.model_validate({"model": {"path": str(tiny_model)}})
+    comm = open_comm(base, 0, 1, open_store(0, 1, "", 30))
+
+    def make(*, learner: dict[str, Any] | None = None, **sections: dict[str, Any]) -> LearnerCore:
+        settings = {"lr": 1e-3, "lora": {"rank": 8, "alpha": 16}, **(learner or {})}
+        tree = {
+            "model": {"path": str(tiny_model)},
+            "rollout": {"group_size": 4},
+            "learner": settings,
+            **sections,
+        }
+        return LearnerCore(Config.model_validate(tree), comm)
+
+    yield make
+    close_comm()

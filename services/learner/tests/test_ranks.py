@@ -136,6 +136,33 @@ async def test_one_and_two_ranks_agree_and_continue_each_other(tiny_model: Path,
         await at_one.manager.close()
 
 
+EVERYTHING = {
+    "advantage": "reinforce_pp",
+    "loss": "gspo",
+    "ratio": "learner",
+    "aggregation": "seq_mean_token_mean",
+    "correction": {"kind": "truncate", "level": "sequence"},
+    "kl": {"coef": 0.05, "estimator": "k3", "place": "reward"},
+    "entropy_coef": 0.01,
+}
+
+
+async def test_three_ranks_agree_with_one_on_everything_at_once(tiny_model: Path, tmp_path: Path) -> None:
+    """Passes without gradients, too, with a trained tower, and ranks that idle: two steps of two updates."""
+    recipe = write_recipe(tmp_path, tiny_model, algo=EVERYTHING, minibatches=2)
+    groups = play_groups(tiny_model, groups=4, group_size=4, max_turns=3)
+    found = []
+    for world_size in (1, 3):
+        url = f"checkpoint.url={tmp_path / str(world_size)}"
+        async with service("tandem_checkpoint_manager", recipe, url) as (_, address):
+            bench = Bench(recipe, groups, CheckpointClient(address))
+            async with learner(recipe, world_size) as ranks:
+                await _train(ranks, groups, range(2))
+                found.append(_adapter((await bench.save(ranks, 2))[0]))
+            await bench.manager.close()
+    assert _largest_difference(*found) < 1e-5
+
+
 async def test_dead_rank_is_an_error_and_no_rank_outlives_rank_0(tiny_model: Path, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, tiny_model, collective_timeout_s=20)
     groups = play_groups(tiny_model, groups=3, group_size=4, max_turns=3)

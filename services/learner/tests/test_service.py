@@ -22,6 +22,7 @@ from tandem.rpc.gen.learner.v1 import learner_pb2 as pb
 from tandem.types import NotFound, PublishKind, StaleRequest, TrajectoryGroup, Unavailable, UserError
 from tandem_learner.comm import close_comm, open_comm, open_store
 from tandem_learner.core import LearnerCore
+from tandem_learner.figures import gap_warning
 from tandem_learner.leader import Leader
 from tandem_learner.main import main, start
 from tandem_learner.rank import Rank
@@ -194,3 +195,46 @@ def test_command_line_refuses_in_one_line(
     assert main([str(recipe), override]) == 2
     assert said in capsys.readouterr().err.splitlines()[-1]
     assert not dist.is_initialized()
+
+
+async def test_gap_between_engine_and_learner_is_warned_of(
+    client: LearnerClient, groups: list[TrajectoryGroup], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The logprobs of these groups are made up; a second service is told to expect as much."""
+    metrics = (await client.train_step(0, groups)).metrics
+    [record] = [record for record in caplog.records if record.levelname == "WARNING"]
+    said = record.getMessage()
+    assert "version 0: engine and learner disagree on the sampled tokens' logprobs" in said
+    assert f"{metrics['rollout_learner_logprob_gap_mean']:.1e} nats on average" in said
+
+
+def test_gap_is_held_against_what_the_dtype_explains() -> None:
+    def warning(mean: float, largest: float, dtype: str = "float32", **algo: float) -> str:
+        tree = {"model": {"path": "x", "dtype": dtype}, "learner": {"algo": algo}}
+        figures = {"rollout_learner_logprob_gap_mean": mean, "rollout_learner_logprob_gap_max": largest}
+        return gap_warning(figures, Config.model_validate(tree))
+
+    assert not warning(9e-5, 9e-4)
+    assert "1.1e-04 nats on average" in warning(1.1e-4, 2e-4)
+    assert "2.0e-03 at most" in warning(1e-5, 2e-3)
+    assert not warning(1.9e-2, 0.19, "bfloat16")
+    assert warning(2.1e-2, 0.19, "bfloat16")
+    assert not warning(0.4, 4.0, gap_warning=0.5)
+    assert not gap_warning({}, Config.model_validate({"model": {"path": "x"}}))  # supervised: no engine
+
+
+async def test_recorded_trajectories_are_learned_by_supervision(
+    config: Config, groups: list[TrajectoryGroup], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of any number and any version, where an RL step would refuse them."""
+    one = replace(groups[0], trajectories=groups[0].trajectories[:1])
+    turn = replace(one.trajectories[0].turns[0], policy_version=7)
+    recorded = replace(one, trajectories=(replace(one.trajectories[0], turns=(turn,)),))
+    settings = {**config.learner.model_dump(), "algo": {"loss": "sft"}}
+    running = await start(Config.model_validate({**config.model_dump(), "learner": settings}))
+    client = LearnerClient(running.address)
+    result = await client.train_step(0, [recorded, groups[1]])
+    assert result.metrics["trajectories_used"] == 5
+    assert not caplog.records
+    await client.close()
+    await running.stop()

@@ -3,48 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from cores import VISION, MakeCore, adapter_of, gradients_of, members_of, with_logprobs_of
 from episodes import play_groups
 from torch.testing import assert_close
 
-from tandem.algo import group_advantages, pack, return_table, token_weights
-from tandem.config import Config
+from tandem.algo import group_advantages, pack, return_table
 from tandem.types import StopReason, TrajectoryGroup, Turn
-from tandem_learner.comm import close_comm, open_comm, open_store
-from tandem_learner.core import LearnerCore
-from tandem_learner.forward import measure, plan_rounds
-from tandem_learner.phases import Phases
-from tandem_learner.update import UpdateBatch, accumulate_gradients
-
-VISION = r".*(language_model.*\.(q_proj|v_proj|down_proj)|visual.*\.(qkv|linear_fc1|linear_fc2))"
-
-MakeCore = Callable[..., LearnerCore]
-
-
-@pytest.fixture
-def make_core(tiny_model: Path) -> Iterator[MakeCore]:
-    """Build cores of one process group of one rank."""
-    base = Config.model_validate({"model": {"path": str(tiny_model)}})
-    comm = open_comm(base, 0, 1, open_store(0, 1, "", 30))
-
-    def make(*, learner: dict[str, Any] | None = None, **sections: dict[str, Any]) -> LearnerCore:
-        settings = {"lr": 1e-3, "lora": {"rank": 8, "alpha": 16}, **(learner or {})}
-        tree = {
-            "model": {"path": str(tiny_model)},
-            "rollout": {"group_size": 4},
-            "learner": settings,
-            **sections,
-        }
-        return LearnerCore(Config.model_validate(tree), comm)
-
-    yield make
-    close_comm()
+from tandem_learner.forward import plan_rounds
 
 
 @pytest.fixture(scope="module")
@@ -52,39 +22,9 @@ def groups(tiny_model: Path) -> list[TrajectoryGroup]:
     return play_groups(tiny_model, groups=6, group_size=4, window=1, max_turns=5)
 
 
-def _adapter(core: LearnerCore) -> dict[str, torch.Tensor]:
-    return {name: p.local.clone() for name, p in core.policy.parameters.items()}
-
-
-def _gradients(
-    core: LearnerCore,
-    trajectories: Sequence[Sequence[Turn]],
-    advantages: Sequence[float],
-    groups: Sequence[TrajectoryGroup],
-) -> dict[str, torch.Tensor]:
-    packed, _ = pack(trajectories)
-    images = {name: png for group in groups for name, png in group.images.items()}
-    algo = core.config.learner.algo
-    weights = token_weights(algo.aggregation, packed.lengths, 100)
-    batch = UpdateBatch(packed, images, torch.tensor(advantages), weights, core.config.learner_ratio)
-    accumulate_gradients(core.policy, batch, algo, core.settings, core.comm, Phases())
-    found = {}
-    for name, parameter in core.policy.parameters.items():
-        gradient = parameter.local_gradient
-        assert gradient is not None
-        found[name] = gradient.clone()
-        parameter.parameter.grad = None
-    return found
-
-
-def _members(groups: Sequence[TrajectoryGroup]) -> tuple[list[tuple[Turn, ...]], list[float]]:
-    trajectories = [t for group in groups for t in group.trajectories]
-    return [t.turns for t in trajectories], [math.sin(i) for i in range(len(trajectories))]
-
-
 def test_step_moves_the_adapter_and_the_version(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
     core = make_core()
-    before = _adapter(core)
+    before = adapter_of(core)
     metrics = core.train_step(groups)
     assert core.version == 1
     assert metrics["groups_used"] == 6
@@ -96,7 +36,7 @@ def test_step_moves_the_adapter_and_the_version(make_core: MakeCore, groups: lis
     assert metrics["images"] == len({name for g in groups for name in g.images if _shown(g, name)})
     assert metrics["lr"] == 1e-3
     assert all(math.isfinite(value) for value in metrics.values())
-    assert any(not torch.equal(before[name], now) for name, now in _adapter(core).items())
+    assert any(not torch.equal(before[name], now) for name, now in adapter_of(core).items())
 
 
 def _shown(group: TrajectoryGroup, name: str) -> bool:
@@ -108,7 +48,7 @@ def test_on_policy_gap_is_zero_and_loss_is_minus_the_mean_advantage(
 ) -> None:
     """With the learner's own logprobs as the rollout's, every ratio is 1 (up to rounding)."""
     core = make_core()
-    own = _with_logprobs_of(core, groups)
+    own = with_logprobs_of(core, groups)
     metrics = core.train_step(own)
     assert metrics["rollout_learner_logprob_gap_max"] < 1e-5
     assert metrics["approx_kl"] < 1e-9
@@ -119,34 +59,17 @@ def test_on_policy_gap_is_zero_and_loss_is_minus_the_mean_advantage(
     assert metrics["loss"] == pytest.approx(expected, abs=1e-6)
 
 
-def _with_logprobs_of(core: LearnerCore, groups: list[TrajectoryGroup]) -> list[TrajectoryGroup]:
-    def fill(group: TrajectoryGroup, turn: Turn) -> Turn:
-        packed, _ = pack([[turn]])
-        found = measure(core.policy, packed, group.images, core.settings, core.comm)
-        return replace(turn, rollout_logprobs=tuple(found[0].tolist()))
-
-    return [
-        replace(
-            g,
-            trajectories=tuple(replace(t, turns=tuple(fill(g, turn) for turn in t.turns)) for t in g.trajectories),
-        )
-        for g in groups
-    ]
-
-
-def test_identical_rows_once_give_the_gradient_of_all(
-    make_core: MakeCore, groups: list[TrajectoryGroup], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_identical_rows_once_give_the_gradient_of_all(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
     """Sharing rows changes nothing: the sum over single trajectories, each packed alone, is the same gradient."""
     core = make_core()
     core.train_step(groups)  # off the base policy, so that A has a gradient too
-    turns, advantages = _members(groups)
-    together = _gradients(core, turns, advantages, groups)
+    turns, advantages = members_of(groups)
+    together = gradients_of(core, turns, advantages, groups)
     total = sum(len(turn.completion_ids) for member in turns for turn in member)
     summed = {name: torch.zeros_like(gradient) for name, gradient in together.items()}
     for member, advantage in zip(turns, advantages, strict=True):
         for turn in member:
-            alone = _gradients(core, [[turn]], [advantage], groups)
+            alone = gradients_of(core, [[turn]], [advantage], groups)
             for name, gradient in alone.items():
                 summed[name] += gradient * (len(turn.completion_ids) / total)
     for name, gradient in together.items():
@@ -156,20 +79,20 @@ def test_identical_rows_once_give_the_gradient_of_all(
 @pytest.mark.parametrize("vision", [False, True])
 def test_microbatch_split_changes_nothing(make_core: MakeCore, groups: list[TrajectoryGroup], vision: bool) -> None:
     lora = {"rank": 8, "alpha": 16, **({"vision": True, "target_modules": VISION} if vision else {})}
-    turns, advantages = _members(groups)
+    turns, advantages = members_of(groups)
     found = []
     for budget in (100_000, 200):
         core = make_core(learner={"lora": lora, "microbatch_tokens": budget})
-        found.append(_gradients(core, turns, advantages, groups))
+        found.append(gradients_of(core, turns, advantages, groups))
     for name, gradient in found[0].items():
         assert_close(gradient, found[1][name], rtol=1e-4, atol=1e-6)
 
 
 def test_recomputed_activations_change_nothing(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
-    turns, advantages = _members(groups)
+    turns, advantages = members_of(groups)
     lora = {"rank": 8, "vision": True, "target_modules": VISION}
     found = [
-        _gradients(make_core(learner={"lora": lora, "activation_checkpointing": on}), turns, advantages, groups)
+        gradients_of(make_core(learner={"lora": lora, "activation_checkpointing": on}), turns, advantages, groups)
         for on in (False, True)
     ]
     for name, gradient in found[0].items():
@@ -191,8 +114,8 @@ def test_text_only_groups_leave_a_trained_tower_alone(make_core: MakeCore, group
     def text_only(turn: Turn) -> Turn:
         return replace(turn, images=(), prompt_ids=tuple(token for token in turn.prompt_ids if token != image_id))
 
-    turns, advantages = _members(groups)
-    gradients = _gradients(core, [[text_only(turn) for turn in member] for member in turns], advantages, groups)
+    turns, advantages = members_of(groups)
+    gradients = gradients_of(core, [[text_only(turn) for turn in member] for member in turns], advantages, groups)
     assert not any(gradient.any() for name, gradient in gradients.items() if ".visual." in name)
     assert any(gradient.any() for name, gradient in gradients.items() if ".language_model." in name)
 
@@ -214,8 +137,8 @@ def test_failed_trajectories_teach_nothing(make_core: MakeCore, groups: list[Tra
     first, second = cores[0].train_step(with_failed), cores[1].train_step(without)
     assert first["trajectories_used"] == second["trajectories_used"] == 3 * first["groups_used"]
     assert first["tokens"] == second["tokens"]
-    for name, tensor in _adapter(cores[0]).items():
-        assert torch.equal(tensor, _adapter(cores[1])[name])
+    for name, tensor in adapter_of(cores[0]).items():
+        assert torch.equal(tensor, adapter_of(cores[1])[name])
 
 
 def test_nothing_to_learn_still_makes_a_version(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
@@ -229,10 +152,10 @@ def test_nothing_to_learn_still_makes_a_version(make_core: MakeCore, groups: lis
         for g in groups
     ]
     core = make_core()
-    before = _adapter(core)
+    before = adapter_of(core)
     metrics = core.train_step(flat)
     assert (core.version, metrics["groups_dropped"], metrics["updates"], metrics["tokens"]) == (1, 6, 0, 0)
-    assert all(torch.equal(before[name], now) for name, now in _adapter(core).items())
+    assert all(torch.equal(before[name], now) for name, now in adapter_of(core).items())
 
 
 def test_loss_that_is_not_finite_skips_the_update(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
@@ -253,11 +176,11 @@ def test_loss_that_is_not_finite_skips_the_update(make_core: MakeCore, groups: l
         for g in groups
     ]
     core = make_core()
-    before = _adapter(core)
+    before = adapter_of(core)
     metrics = core.train_step(broken)
     assert metrics["skipped_updates"] == 1
     assert core.version == 1
-    assert all(torch.equal(before[name], now) for name, now in _adapter(core).items())
+    assert all(torch.equal(before[name], now) for name, now in adapter_of(core).items())
     assert core.train_step(groups)["skipped_updates"] == 0  # and the next one is whole again
     assert core.optimizer.skipped == 1
 
@@ -288,12 +211,12 @@ def test_bfloat16_base_keeps_a_float32_adapter(
     core = make_core(model={"path": str(tiny_model), "dtype": "bfloat16"})
     metrics = core.train_step(groups)
     assert metrics["skipped_updates"] == 0
-    assert {tensor.dtype for tensor in _adapter(core).values()} == {torch.float32}
+    assert {tensor.dtype for tensor in adapter_of(core).values()} == {torch.float32}
     assert next(core.policy.encoder.parameters()).dtype == torch.bfloat16
 
 
 def test_ranks_plan_alike_and_cover_every_row(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
-    packed, _ = pack(_members(groups)[0])
+    packed, _ = pack(members_of(groups)[0])
     plans = [plan_rounds(packed.sequences, rank, 3, 400) for rank in range(3)]
     assert len({rounds for _, rounds in plans}) == 1
     assert max(len(batches) for batches, _ in plans) == plans[0][1]
