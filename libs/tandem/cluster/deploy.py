@@ -31,7 +31,7 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALL
 
 @dataclass(frozen=True, slots=True)
 class Deployment:
-    """Where the services of a run listen (host:port). `learner` and `checkpoint` are empty if not asked for."""
+    """Where the services of a run listen (host:port); empty what was not asked for."""
 
     rollouts: tuple[str, ...]
     learner: str
@@ -39,8 +39,10 @@ class Deployment:
 
 
 @contextmanager
-def deployed(config: Config, run: str, *, training: bool = True, rewind_to: int | None = None) -> Iterator[Deployment]:
-    """Start rollout replicas and, for training, learner and checkpoint manager; stop all at the end.
+def deployed(
+    config: Config, run: str, *, rollouts: bool = True, training: bool = True, rewind_to: int | None = None
+) -> Iterator[Deployment]:
+    """Start rollout replicas, and for training learner and checkpoint manager; stop all at the end.
 
     `run` names the actors on the cluster. `rewind_to` is where a resumed run stands: the checkpoint manager forgets
     what the store holds beyond it.
@@ -49,21 +51,22 @@ def deployed(config: Config, run: str, *, training: bool = True, rewind_to: int 
         UserError: the cluster cannot hold what the config asks for, or a service refused its part of the config.
         TandemError: a service could not start.
     """
-    bundles = max(config.rollout.replicas, config.learner.world_size if training else 0)
+    replicas, ranks = (config.rollout.replicas if rollouts else 0), (config.learner.world_size if training else 0)
+    bundles = max(replicas, ranks)
     if config.cluster.gpus not in (0, bundles):
         raise UserError(
-            f"cluster.gpus is {config.cluster.gpus} but {bundles} replicas or ranks need one each; "
-            "set it to the larger of rollout.replicas and learner.world_size, or to 0 for CPU"
+            f"cluster.gpus is {config.cluster.gpus} but {replicas} replicas and {ranks} ranks need {bundles}, one for "
+            "each pair; set it to that, or to 0 for CPU"
         )
     with ray_session(config.cluster, bundles) as host:
         group = _reserve(config, bundles)
         hosts: list[Any] = []
         try:
-            _start(config, run, training, rewind_to, host, group, hosts)
+            _start(config, run, replicas, ranks, rewind_to, host, group, hosts)
             learner, checkpoint = (
                 (find(run, "learner")[0], find(run, "checkpoint_manager")[0]) if training else ("", "")
             )
-            yield Deployment(find(run, "rollout"), learner, checkpoint)
+            yield Deployment(find(run, "rollout") if rollouts else (), learner, checkpoint)
         finally:
             _stop(hosts)
             remove_placement_group(group)
@@ -88,7 +91,8 @@ def _reserve(config: Config, bundles: int) -> PlacementGroup:
 def _start(
     config: Config,
     run: str,
-    training: bool,
+    replicas: int,
+    ranks: int,
     rewind_to: int | None,
     host: str,
     group: PlacementGroup,
@@ -110,18 +114,17 @@ def _start(
         return actor
 
     pending: dict[str, Any] = {}
-    if training:
+    if ranks:
         port = config.cluster.checkpoint_port
         pending["checkpoint manager"] = make("checkpoint_manager", 0).start.remote(port=port, rewind_to=rewind_to)
-        world = config.learner.world_size
-        ranks = [make("learner", rank) for rank in range(world)]
-        rendezvous = result(ranks[0].free_address.remote(), until, "learner rank 0")
-        for rank, actor in enumerate(ranks):
-            pending[f"learner rank {rank}"] = actor.start.remote(rank=rank, world_size=world, rendezvous=rendezvous)
+        actors = [make("learner", rank) for rank in range(ranks)]
+        rendezvous = result(actors[0].free_address.remote(), until, "learner rank 0")
+        for rank, actor in enumerate(actors):
+            pending[f"learner rank {rank}"] = actor.start.remote(rank=rank, world_size=ranks, rendezvous=rendezvous)
     if config.cluster.gpus:
         _wait(pending, until)  # the engine takes its share of what the learner leaves of a GPU they share
         pending = {}
-    for index in range(config.rollout.replicas):
+    for index in range(replicas):
         pending[f"rollout replica {index}"] = make("rollout", index).start.remote(replica=index)
     _wait(pending, until)
 

@@ -13,6 +13,7 @@ from tandem.config.tree import (
     ObsConfig,
     RolloutConfig,
     RunConfig,
+    SftConfig,
 )
 
 __all__ = [
@@ -31,6 +32,7 @@ __all__ = [
     "ObsConfig",
     "RolloutConfig",
     "RunConfig",
+    "SftConfig",
     "dump_yaml",
     "load_recipe",
 ]

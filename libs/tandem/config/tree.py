@@ -28,6 +28,9 @@ class ModelConfig(Section):
     """The base model: frozen but for its adapter."""
 
     path: str = Field(description="Folder of the base model (config.json, safetensors, tokenizer, processor).")
+    adapter: str = Field(
+        default="", description="Folder of a published adapter of it that training starts from; empty: a fresh one."
+    )
     dtype: Literal["float32", "bfloat16"] = Field(
         default="float32", description="Of the frozen weights, in both engine and learner."
     )
@@ -85,6 +88,21 @@ class RolloutConfig(Section):
     engine: EngineConfig = EngineConfig()
 
 
+class SftConfig(Section):
+    """Supervised fine-tuning, `tandem sft`: imitates an expert or recorded episodes, with `learner.algo.loss` sft."""
+
+    episodes: str = Field(
+        default="", description="Folder of recorded episodes to imitate; empty: the environment's expert plays."
+    )
+    solved_only: bool = Field(
+        default=True, description="Of recorded episodes, imitate only those that solved the task."
+    )
+    skill: Share = Field(
+        default=1.0, description="Share of turns that follow the expert; the others take any of the actions."
+    )
+    batch: Positive = Field(default=32, description="Episodes that make one optimizer step.")
+
+
 class CheckpointConfig(Section):
     """The store, written by the checkpoint manager alone."""
 
@@ -139,6 +157,7 @@ class Config(Section):
     env: EnvConfig = EnvConfig()
     rollout: RolloutConfig = RolloutConfig()
     learner: LearnerConfig = LearnerConfig()
+    sft: SftConfig = SftConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
     cluster: ClusterConfig = ClusterConfig()
     eval: EvalConfig = EvalConfig()

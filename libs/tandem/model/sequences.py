@@ -14,13 +14,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.utils.checkpoint import checkpoint
 from transformers.models.qwen3_vl.modeling_qwen3_vl import BaseModelOutputWithDeepstackFeatures
 
 from tandem.algo.packing import TrainSequence
-from tandem.model.logprobs import mrope_positions
 from tandem.model.vision import EncodedImages
 
 MOST_LOGITS = 2**27  # half a GiB of float32, several copies of which live at once
@@ -94,6 +94,55 @@ def build_sequences(
     )
 
 
+def mrope_positions(ids: Sequence[int], grids: Sequence[tuple[int, int]], image_id: int) -> NDArray[np.int64]:
+    """Qwen3-VL's three-axis positions of one prompt (interleaved M-RoPE, Qwen3-VL technical report, 2025).
+
+    Text counts on all three axes alike; an image of h x w tokens keeps one temporal position, spreads over height
+    and width, and moves the count on by max(h, w).
+
+    Returns:
+        int64 [3, len(ids)].
+    """
+    tokens = np.asarray(ids, dtype=np.int64)
+    out = np.zeros((3, len(tokens)), dtype=np.int64)
+    at, position = 0, 0
+    for h, w in grids:
+        pads = np.nonzero(tokens[at:] == image_id)[0]
+        first = at + int(pads[0]) if len(pads) else len(tokens)
+        if not bool((tokens[first : first + h * w] == image_id).all()) or first + h * w > len(tokens):
+            raise ValueError(f"prompt has no {h * w} placeholders for an image of {h} x {w} tokens")
+        out[:, at:first] = position + np.arange(first - at)
+        position += first - at
+        y, x = np.divmod(np.arange(h * w), w)
+        out[:, first : first + h * w] = position + np.stack([np.zeros_like(y), y, x])
+        at, position = first + h * w, position + max(h, w)
+    if bool((tokens[at:] == image_id).any()):
+        raise ValueError("prompt has more image placeholders than images")
+    out[:, at:] = position + np.arange(len(tokens) - at)
+    return out
+
+
+def predicting_states(model: Any, batch: SequenceBatch, images: EncodedImages | None) -> Tensor:
+    """The hidden states that predict the completion tokens, [K, D]: what the head makes logits of.
+
+    `images` is what `batch.image_tokens` indexes; None for text-only rows.
+    """
+    encoded = None
+    if images is not None and batch.image_tokens.numel():
+        pooled, *deepstack = (level.index_select(0, batch.image_tokens) for level in images.leaves)  # each [I, D]
+        encoded = BaseModelOutputWithDeepstackFeatures(
+            pooler_output=(pooled,),  # type: ignore[arg-type]
+            deepstack_features=[(level,) for level in deepstack],  # type: ignore[misc]
+        )
+    hidden = model.model(
+        input_ids=batch.input_ids,
+        position_ids=batch.position_ids,
+        mm_encoder_outputs={"image": encoded} if encoded is not None else None,
+        use_cache=False,
+    ).last_hidden_state  # [N, L, D]
+    return hidden[batch.rows, batch.columns]
+
+
 def sequence_logprobs(
     model: Any,
     batch: SequenceBatch,
@@ -118,24 +167,11 @@ def sequence_logprobs(
     Returns:
         float32 [K] logprobs, and the float32 [K] entropy of each token's distribution, in nats.
     """
-    encoded = None
-    if images is not None and batch.image_tokens.numel():
-        pooled, *deepstack = (level.index_select(0, batch.image_tokens) for level in images.leaves)  # each [I, D]
-        encoded = BaseModelOutputWithDeepstackFeatures(
-            pooler_output=(pooled,),  # type: ignore[arg-type]
-            deepstack_features=[(level,) for level in deepstack],  # type: ignore[misc]
-        )
-    hidden = model.model(
-        input_ids=batch.input_ids,
-        position_ids=batch.position_ids,
-        mm_encoder_outputs={"image": encoded} if encoded is not None else None,
-        use_cache=False,
-    ).last_hidden_state  # [N, L, D]
+    chosen = predicting_states(model, batch, images)  # [K, D]
 
     def head(hidden: Tensor, token_ids: Tensor) -> tuple[Tensor, Tensor]:
         return _head_logprobs(model.lm_head, hidden, token_ids, temperature, forbidden, entropy_gradient)
 
-    chosen = hidden[batch.rows, batch.columns]  # [K, D]
     rows = max(1, most_logits // model.lm_head.out_features)
     if len(chosen) <= rows or isinstance(model.lm_head, FSDPModule):  # ranks must call a sharded head equally often
         return head(chosen, batch.token_ids)

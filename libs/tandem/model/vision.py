@@ -17,11 +17,12 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
-from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil, smart_resize
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
 from tandem.model.fast_vision import image_features
 from tandem.model.lru import LRU
 from tandem.model.pixels import decode_png, image_pixels
+from tandem.model.placeholders import TokenGrid
 from tandem.types import UserError
 
 
@@ -160,8 +161,7 @@ def token_grid(processor: Qwen2VLImageProcessorPil, png: bytes) -> tuple[int, in
         raise UserError(f"image of {len(png)} bytes: not a PNG image") from problem
     side = processor.patch_size * processor.merge_size
     least, most = processor.size["shortest_edge"], processor.size["longest_edge"]
-    height, width = smart_resize(height, width, factor=side, min_pixels=least, max_pixels=most)
-    return height // side, width // side
+    return TokenGrid(side, least, most).of(height, width)
 
 
 def _run(

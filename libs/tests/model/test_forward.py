@@ -7,14 +7,16 @@ import pytest
 import torch
 from PIL import Image
 
+from tandem.algo.packing import TrainSequence
 from tandem.envs import make
 from tandem.envs.maze2d import HIT_WALL, action_text
 from tandem.model.chat import ChatFormat
 from tandem.model.fast_vision import image_features
 from tandem.model.loading import load_model, load_processor
-from tandem.model.logprobs import Row, build_batch, completion_logprobs, mrope_positions
 from tandem.model.pixels import image_pixels
 from tandem.model.precision import mixed_precision
+from tandem.model.sequences import build_sequences, mrope_positions, sequence_logprobs
+from tandem.model.vision import EncodedImages, VisionEncoder
 
 MODEL = Path(__file__).parents[3] / "models" / "tiny-qwen3vl"
 GRID = (4, 4)
@@ -52,7 +54,7 @@ def frames():
     return [frame("maze2d:tiny", seed) for seed in range(4)]
 
 
-def rows_of(chat) -> list[Row]:
+def rows_of(chat) -> list[TrainSequence]:
     """Four rows: one to three images, a completion cut off, one image shared by several rows."""
     env, out = make("maze2d:tiny"), []
     for i, images in enumerate([(0,), (1, 0), (2, 3, 1), (3,)]):
@@ -60,63 +62,68 @@ def rows_of(chat) -> list[Row]:
         said = [(*chat.encode(action_text(k)), chat.end_id) for k in range(len(images) - 1)]
         prompt = chat.window_prompt(env.instruction, seen, said)
         expanded = tuple(x for t in prompt for x in ((t,) * 16 if t == chat.image_id else (t,)))
-        ending = () if i == 1 else (chat.end_id,)
-        out.append(Row(expanded, (*chat.encode(action_text(2)), *ending), images))
+        ids = (*expanded, *chat.encode(action_text(2)), *(() if i == 1 else (chat.end_id,)))
+        out.append(TrainSequence(ids, tuple(map(str, images)), ((len(expanded), len(ids)),)))
     return out
 
 
-def stock_logprobs(model, chat, row: Row, pixels, grid, forbidden, temperature):
+def encoded(model, pixels, grid) -> EncodedImages:
+    """Images "0", "1", ... of 4 x 4 tokens."""
+    levels = VisionEncoder(model.model.visual, recompute=False)(pixels, grid)
+    names = [str(i) for i in range(len(grid))]
+    rows = {name: range(16 * i, 16 * i + 16) for i, name in enumerate(names)}
+    return EncodedImages(dict.fromkeys(names, GRID), rows, levels, (), 0)
+
+
+def logprobs_of(model, chat, images: EncodedImages, temperature=1.0, forbidden=()) -> torch.Tensor:
+    """Of all rows' completion tokens, one after the other."""
+    batch = build_sequences(rows_of(chat), images.grids, images.token_rows, chat.image_id, chat.end_id)
+    never = torch.tensor(forbidden, dtype=torch.int64)
+    return sequence_logprobs(model, batch, images, temperature=temperature, forbidden=never)[0]
+
+
+def stock_logprobs(model, chat, row: TrainSequence, pixels, grid, forbidden, temperature):
     """One row alone through transformers' own forward."""
-    ids = torch.tensor([row.prompt_ids + row.completion_ids])
-    patches = pixels.view(len(grid), 64, -1)[list(row.images)].flatten(0, 1)
+    ids, ((start, _),) = torch.tensor([row.ids]), row.spans
+    shown = [int(name) for name in row.images]
+    patches = pixels.view(len(grid), 64, -1)[shown].flatten(0, 1)
     logits = model(
         input_ids=ids,
         pixel_values=patches,
-        image_grid_thw=grid[list(row.images)],
+        image_grid_thw=grid[shown],
         mm_token_type_ids=(ids == chat.image_id).int(),
-    ).logits[0, len(row.prompt_ids) - 1 : -1]
+    ).logits[0, start - 1 : -1]
     logits = logits / temperature
     logits[:, list(forbidden)] = float("-inf")
-    return logits.log_softmax(-1).gather(-1, torch.tensor(row.completion_ids)[:, None])[:, 0]
+    return logits.log_softmax(-1).gather(-1, torch.tensor(row.ids[start:])[:, None])[:, 0]
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.7])
 def test_logprobs_of_mixed_rows_equal_the_stock_forward(model, processor, chat, frames, temperature):
     forbidden = chat.forbidden_ids(model.lm_head.out_features)
     pixels, grid = image_pixels(processor, frames)
-    rows = rows_of(chat)
     with torch.no_grad():
-        batch = build_batch(rows, [GRID] * 4, chat.image_id, pad_id=chat.end_id)
-        found = completion_logprobs(
-            model, batch, image_features(model.model.visual, pixels, grid), temperature, forbidden
-        )
-        assert batch.attention_mask is not None and found.shape == (4, 3)
-        for row, logprobs in zip(rows, found, strict=True):
-            expected = stock_logprobs(model, chat, row, pixels, grid, forbidden, temperature)
-            assert (logprobs[: len(expected)] - expected).abs().max() < 2e-5
-            assert (logprobs[len(expected) :] == 0).all()
-
-
-def test_rows_of_one_length_need_no_mask(chat):
-    rows = [rows_of(chat)[0], rows_of(chat)[3]]
-    assert build_batch(rows, [GRID] * 4, chat.image_id, chat.end_id).attention_mask is None
+        found = logprobs_of(model, chat, encoded(model, pixels, grid), temperature, forbidden)
+        expected = [stock_logprobs(model, chat, row, pixels, grid, forbidden, temperature) for row in rows_of(chat)]
+    assert [len(row) for row in expected] == [3, 2, 3, 3]
+    assert (found - torch.cat(expected)).abs().max() < 2e-5
 
 
 def test_positions_equal_transformers(model, chat):
     for row in rows_of(chat):
-        ids = torch.tensor([row.prompt_ids])
+        ids = torch.tensor([row.ids])
         grid = torch.tensor([[1, 8, 8]] * len(row.images))
         expected, _ = model.model.get_rope_index(
             ids, image_grid_thw=grid, mm_token_type_ids=(ids == chat.image_id).int()
         )
-        assert np.array_equal(mrope_positions(row.prompt_ids, [GRID] * len(row.images), chat.image_id), expected[:, 0])
+        assert np.array_equal(mrope_positions(row.ids, [GRID] * len(row.images), chat.image_id), expected[:, 0])
 
 
 def test_placeholders_must_match_the_images(chat):
     row = rows_of(chat)[1]
     for grids in ([GRID], [GRID] * 3, [GRID, (4, 5)]):
         with pytest.raises(ValueError, match="placeholders"):
-            mrope_positions(row.prompt_ids, grids, chat.image_id)
+            mrope_positions(row.ids, grids, chat.image_id)
 
 
 def test_vision_tower_in_one_batch_equals_the_stock_tower(model, processor, frames):
@@ -154,10 +161,9 @@ def test_pixels_equal_the_stock_image_processor(processor, name, tmp_path):
 
 def test_mixed_precision_is_close_and_leaves_no_trace(model, processor, chat, frames):
     pixels, grid = image_pixels(processor, frames)
-    batch = build_batch(rows_of(chat), [GRID] * 4, chat.image_id, chat.end_id)
 
     def logprobs() -> torch.Tensor:
-        return completion_logprobs(model, batch, image_features(model.model.visual, pixels, grid))
+        return logprobs_of(model, chat, encoded(model, pixels, grid))
 
     with torch.no_grad():
         before = logprobs()

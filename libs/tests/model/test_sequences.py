@@ -17,9 +17,7 @@ from torch.testing import assert_close
 from tandem.algo.packing import TrainSequence
 from tandem.config import LoraConfig
 from tandem.model.chat import ChatFormat
-from tandem.model.fast_vision import image_features
 from tandem.model.loading import load_model, load_processor
-from tandem.model.logprobs import Row, build_batch, completion_logprobs
 from tandem.model.lora import adapter_config_json, adapter_parameters, attach_lora, base_policy
 from tandem.model.pixels import image_pixels
 from tandem.model.sequences import build_sequences, sequence_logprobs
@@ -92,7 +90,7 @@ def _logprobs(
 
 
 def test_every_turn_has_the_logprobs_of_its_own_prompt(folder: Path, chat: ChatFormat) -> None:
-    """One sequence of several turns, padded beside others, gives what each turn's prompt gives alone."""
+    """One sequence of several turns, padded beside others, gives what transformers gives each turn's prompt."""
     model = _load(folder)
     rows = [
         _transcript(chat, ["a", "wide", "b", "a"], 0),
@@ -106,16 +104,17 @@ def test_every_turn_has_the_logprobs_of_its_own_prompt(folder: Path, chat: ChatF
         expected = []
         for row in rows:
             for turn, (start, stop) in enumerate(row.spans):
-                names = row.images[: turn + 1]
-                pixels, grid_thw = image_pixels(load_processor(folder), [PNGS[name] for name in names])
-                alone = build_batch(
-                    [Row(row.ids[:start], row.ids[start:stop], tuple(range(len(names))))],
-                    [images.grids[name] for name in names],
-                    chat.image_id,
-                    chat.end_id,
-                )
-                features = image_features(model.model.visual, pixels, grid_thw)
-                expected.append(completion_logprobs(model, alone, features, 0.7, forbidden)[0])
+                pngs = [PNGS[name] for name in row.images[: turn + 1]]
+                pixels, grid_thw = image_pixels(load_processor(folder), pngs)
+                ids = torch.tensor([row.ids[:stop]])
+                logits = model(
+                    input_ids=ids,
+                    pixel_values=pixels,
+                    image_grid_thw=grid_thw,
+                    mm_token_type_ids=(ids == chat.image_id).int(),
+                ).logits[0, start - 1 : stop - 1]
+                logits = (logits / 0.7).index_fill(-1, torch.tensor(forbidden), float("-inf"))
+                expected.append(logits.log_softmax(-1).gather(-1, ids[0, start:stop, None])[:, 0])
     assert_close(found, torch.cat(expected), rtol=0, atol=1e-5)
     assert bool((entropy > 0).all())
 

@@ -69,5 +69,24 @@ def evaluate(
     run_evaluation(config, request, Console())
 
 
+def sft(
+    recipe: Recipe,
+    overrides: Overrides = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run from its last saved state.")] = False,
+    print_config: PrintConfig = False,
+) -> None:
+    """Fine-tune on demonstrations: recorded episodes, or an environment's expert. Makes an adapter or a whole model."""
+    config = load_recipe(recipe, [*(overrides or []), "learner.algo.loss=sft"])
+    if print_config:
+        sys.stdout.write(dump_yaml(config))
+        return
+    from tandem.obs import setup_logging  # noqa: PLC0415 - heavy imports only when they are needed
+    from tandem_controller.sft import run_sft  # noqa: PLC0415
+
+    setup_logging(config.obs, "controller")
+    run_sft(config, resume, Console())
+
+
 train.typer_settings = {"no_args_is_help": True}  # type: ignore[attr-defined]
+sft.typer_settings = {"no_args_is_help": True}  # type: ignore[attr-defined]
 evaluate.typer_settings = {"no_args_is_help": True}  # type: ignore[attr-defined]

@@ -14,12 +14,13 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tandem.config import Config
 from tandem.obs import get_logger
 from tandem.rpc.clients import CheckpointClient, LearnerClient
-from tandem.types import AdapterRef, PublishKind, TandemError
+from tandem.storage import read_manifest
+from tandem.types import AdapterRef, NotFound, PublishKind, TandemError, UserError
 from tandem_controller.evaluate import fixed_greedy
 from tandem_controller.fleet import Fleet
 from tandem_controller.progress import Progress
@@ -41,6 +42,11 @@ class Services:
     checkpoint_address: str
     adapter_config_json: str
     base_model: str
+
+    @property
+    def weights(self) -> PublishKind:
+        """What the learner trains, and so what its shards join into."""
+        return PublishKind.ADAPTER if self.adapter_config_json else PublishKind.MODEL
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +72,40 @@ class Stopwatch:
 
 
 async def start(services: Services, config: Config, version: int) -> Position:
-    """Bring learner and engines to one version: 0 is the base model's, another that of a saved state."""
-    position = Position(0, config.run.seed * SEEDS_PER_RUN_SEED)
-    adapter = await adapter_of(services, version)
-    if version:
-        state, metadata = await services.checkpoints.get(PublishKind.STATE, version)
-        await services.learner.restore(adapter, state)
-        position = Position(version, json.loads(metadata)["next_seed"])
-    await services.fleet.load(adapter)
+    """Bring learner and engines to one version: 0 is the start's, another that of a saved state."""
+    position = await restore(services, config, version)
+    await services.fleet.load(await adapter_of(services, version))
     return position
 
 
+async def restore(services: Services, config: Config, version: int) -> Position:
+    """Bring the learner to a version. The start, 0, is the base model or `model.adapter`, published anew as 0.
+
+    Raises:
+        UserError: `model.adapter` is no adapter of this model and these settings.
+    """
+    if version:
+        state, metadata = await services.checkpoints.get(PublishKind.STATE, version)
+        weights, _ = await services.checkpoints.get(services.weights, version)
+        await services.learner.restore(weights, state)
+        return Position(version, json.loads(metadata)["next_seed"])
+    if url := config.model.adapter:
+        manifest = read_manifest(url)
+        if (manifest.kind, services.weights) != (PublishKind.ADAPTER, PublishKind.ADAPTER):
+            raise UserError(f"model.adapter {url}: holds a {manifest.kind}; only lora starts, and from an adapter")
+        await services.learner.restore(replace(manifest.ref(url), version=0), None)
+        await publish(services, PublishKind.ADAPTER, 0)
+    return Position(0, config.run.seed * SEEDS_PER_RUN_SEED)
+
+
 async def adapter_of(services: Services, version: int) -> AdapterRef:
-    """The published adapter of a version; 0 is the base model without one."""
-    if not version:
+    """The published adapter of a version; 0 is the base model without one, where none was published as the start."""
+    try:
+        return (await services.checkpoints.get(PublishKind.ADAPTER, version))[0]
+    except NotFound:
+        if version:
+            raise
         return AdapterRef(0, "", "", "the base model", services.base_model, 0)
-    return (await services.checkpoints.get(PublishKind.ADAPTER, version))[0]
 
 
 async def train(
@@ -145,7 +169,7 @@ async def save_what_can_be(services: Services, position: Position, saved: Positi
     if saved == position:
         return
     try:
-        await publish(services, PublishKind.ADAPTER, position.version)  # the failure may have come before it was
+        await publish(services, services.weights, position.version)  # the failure may have come before it was
         await save(services, position)
     except TandemError as problem:
         log.warning("version %d could not be saved: %s", position.version, problem)

@@ -14,6 +14,7 @@ from tandem.cluster import Deployment, deployed
 from tandem.config import Config
 from tandem.rpc.clients import CheckpointClient, LearnerClient
 from tandem.runtime import until_signal
+from tandem.types import UserError
 from tandem_controller import preflight, report
 from tandem_controller.evaluate import evaluate
 from tandem_controller.fleet import Fleet
@@ -42,6 +43,8 @@ def run_training(config: Config, resume: bool, console: Console) -> RunDir:
         UserError: the config, the machine or the store cannot do it; the run directory is untouched then.
     """
     began = time.monotonic()
+    if config.learner.trainable == "full" or config.learner.algo.supervised:
+        raise UserError("learner.trainable full and learner.algo.loss sft are `tandem sft`'s: engines serve adapters")
     config = resolved(config)
     console.print(preflight.words(config, preflight.check(config)), highlight=False)
     wanted = training_plan(config)

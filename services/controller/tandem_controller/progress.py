@@ -51,7 +51,8 @@ class Progress:
         """A step is done."""
         version, self.groups = row["version"], 0
         left = (time.monotonic() - self.started) / max(1, version - self.first) * (self.steps - version)
-        text = f"solved {row['rollout/solve_rate']:.0%} sampled"
+        solved = "rollout/solve_rate" in row
+        text = f"solved {row['rollout/solve_rate']:.0%} sampled" if solved else f"loss {row['loss']:.4f}"
         if "eval_solve_rate" in row:
             text += f", {row['eval_solve_rate']:.1%} greedy on the fixed set"
         text += f", at most {left / 60:.1f} min left"

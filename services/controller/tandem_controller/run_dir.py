@@ -120,8 +120,11 @@ def resolved(config: Config) -> Config:
     By default the checkpoint store lies inside the run directory.
     """
     url = config.checkpoint.url or str(Path(config.run.dir) / config.run.name / "checkpoints")
+    model = {"path": str(Path(config.model.path).resolve())}
+    if config.model.adapter:
+        model["adapter"] = absolute(config.model.adapter)
     changes = {
-        "model": config.model.model_copy(update={"path": str(Path(config.model.path).resolve())}),
+        "model": config.model.model_copy(update=model),
         "checkpoint": config.checkpoint.model_copy(update={"url": absolute(url)}),
     }
     return config.model_copy(update=changes)

@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # helper modules beside the test
 def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Folder of an untrained tiny Qwen3-VL."""
     from tandem.model.tiny import build_tiny
-    from tandem_learner.sft_data import tokenizer_texts
+    from tandem_learner.tiny_data import tokenizer_texts
 
     folder = tmp_path_factory.mktemp("model") / "tiny"
     build_tiny(folder, tokenizer_texts(), seed=0)

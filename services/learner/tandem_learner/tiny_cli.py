@@ -1,4 +1,4 @@
-"""`tandem sft`: make the tiny model. `pretrain` from nothing, `narrow` into a policy that RL can improve."""
+"""`tandem tiny`: make the tiny model. `pretrain` from nothing, `narrow` into a policy that RL can improve."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import torch
 import typer
 
 from tandem.types import UserError
-from tandem_learner.sft import NarrowConfig, PretrainConfig, narrow, pretrain
+from tandem_learner.tiny import NarrowConfig, PretrainConfig, narrow, pretrain
 
-app = typer.Typer(help="Supervised training of the tiny model, on one core.", no_args_is_help=True)
+app = typer.Typer(help="Make the tiny model, on one core.", no_args_is_help=True)
 
 _Config = TypeVar("_Config", PretrainConfig, NarrowConfig)
 
@@ -48,7 +48,7 @@ def _override(config: _Config, overrides: list[str]) -> _Config:
     for item in overrides:
         key, _, text = item.partition("=")
         if key not in known:
-            raise UserError(f"tandem sft: unknown setting {key!r}; known: {', '.join(sorted(known))}")
+            raise UserError(f"tandem tiny: unknown setting {key!r}; known: {', '.join(sorted(known))}")
         kind = type(getattr(config, key))
         try:
             value = json.loads(text)
@@ -57,7 +57,7 @@ def _override(config: _Config, overrides: list[str]) -> _Config:
         value = tuple(value) if kind is tuple and isinstance(value, list) else value
         value = float(value) if kind is float and type(value) is int else value
         if type(value) is not kind:
-            raise UserError(f"tandem sft: {key}={text} is no {kind.__name__}")
+            raise UserError(f"tandem tiny: {key}={text} is no {kind.__name__}")
         config = replace(config, **{key: value})
     return config
 

@@ -6,15 +6,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
+from tandem.algo.packing import TrainSequence
 from tandem.envs import Env, make
 from tandem.envs.protocol import Observation
 from tandem.model.chat import ChatFormat
-from tandem.model.fast_vision import image_features
-from tandem.model.logprobs import Row, build_batch, completion_logits
 from tandem.model.pixels import image_pixels
-from tandem_learner.sft_data import expand
+from tandem.model.sequences import build_sequences, predicting_states
+from tandem.model.vision import EncodedImages, VisionEncoder
+from tandem_learner.tiny_data import expand
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,20 @@ class Policy:
     chat: ChatFormat
     processor: Any
     forbidden: tuple[int, ...]
+
+    def see(self, images: Sequence[NDArray[np.uint8]]) -> EncodedImages:
+        """Images through the tower, gradients included, named "0", "1" and so on: uint8 [H, W, 3], equal in size."""
+        pixels, grid = image_pixels(self.processor, images)
+        levels = VisionEncoder(self.model.model.visual, recompute=False)(pixels, grid)  # each [tokens, D]
+        _, rows, columns = (grid[0] // self.model.model.visual.spatial_merge_size).tolist()
+        names, tokens = [str(i) for i in range(len(images))], rows * columns
+        return EncodedImages(
+            grids=dict.fromkeys(names, (rows, columns)),
+            token_rows={name: range(i * tokens, (i + 1) * tokens) for i, name in enumerate(names)},
+            leaves=levels,
+            outputs=(),
+            cached=0,
+        )
 
 
 @torch.no_grad()
@@ -63,19 +80,18 @@ def _complete(
 ) -> list[str]:
     """One completion per state."""
     chat = policy.chat
-    frames = [seen.images[0] for _, seen in states]
-    pixels, grid = image_pixels(policy.processor, frames)
-    features = image_features(policy.model.model.visual, pixels, grid)
+    images = policy.see([seen.images[0] for _, seen in states])
     prompts = [expand(chat, chat.first_prompt(env.instruction, seen.text, images=1)) for env, seen in states]
     done: list[tuple[int, ...]] = [()] * len(states)
-    side = (int(grid[0, 1]) // 2, int(grid[0, 2]) // 2)
     active = list(range(len(states)))
     for _ in range(max_tokens):
-        rows = [Row(prompts[i], (*done[i], chat.end_id), (i,)) for i in active]  # the last id is a place to look at
-        batch = build_batch(rows, [side] * len(states), chat.image_id, chat.end_id)
-        logits = completion_logits(policy.model, batch, features)
-        last = torch.tensor([len(done[i]) for i in active])
-        now = logits[torch.arange(len(active)), last]  # [active, V]
+        so_far = [(*prompts[i], *done[i]) for i in active]
+        rows = [  # the last id is a place to look at
+            TrainSequence((*ids, chat.end_id), (str(i),), ((len(ids), len(ids) + 1),))
+            for i, ids in zip(active, so_far, strict=True)
+        ]
+        batch = build_sequences(rows, images.grids, images.token_rows, chat.image_id, chat.end_id)
+        now = policy.model.lm_head(predicting_states(policy.model, batch, images))  # [active, V]
         now[:, list(policy.forbidden)] = float("-inf")
         chosen = now.argmax(-1)
         if temperature > 0:

@@ -12,32 +12,32 @@ from tandem.envs import get_spec, seeds, split_of
 from tandem.envs.layout import digest
 from tandem.envs.maze2d import MOVED
 from tandem.types import UserError
-from tandem_learner import sft
-from tandem_learner.sft_cli import _override
-from tandem_learner.sft_data import action_example, answer, demonstrate, maze_table, with_question
-from tandem_learner.sft_eval import solve_rate
+from tandem_learner import tiny
+from tandem_learner.tiny_cli import _override
+from tandem_learner.tiny_data import action_example, answer, demonstrate, maze_table, with_question
+from tandem_learner.tiny_eval import solve_rate
 
 MODEL = Path(__file__).parents[3] / "models" / "tiny-qwen3vl"
 
 
 @pytest.fixture(scope="module")
 def table():
-    return maze_table(40, first_seed=sft.PretrainConfig().first_seed)
+    return maze_table(40, first_seed=tiny.PretrainConfig().first_seed)
 
 
 @pytest.fixture(scope="module")
 def policy():
     torch.set_num_threads(1)
-    return sft.open_policy(MODEL)
+    return tiny.open_policy(MODEL)
 
 
-@pytest.mark.parametrize("config", [sft.PretrainConfig(), sft.NarrowConfig()])
+@pytest.mark.parametrize("config", [tiny.PretrainConfig(), tiny.NarrowConfig()])
 def test_no_evaluation_layout_is_ever_shown(config):
     shown = {digest(walls) for walls in maze_table(400, config.first_seed).walls}
     assert {split_of(layout) for layout in shown} == {"train"}
-    layout = get_spec(sft.ENV_ID).task_digest
+    layout = get_spec(tiny.ENV_ID).task_digest
     for split, count in (("fixed", 64), ("heldout", 256)):
-        assert not shown & {layout(seed) for seed in seeds(sft.ENV_ID, split, count)}
+        assert not shown & {layout(seed) for seed in seeds(tiny.ENV_ID, split, count)}
 
 
 def test_following_the_table_reaches_the_goal(table):
@@ -87,27 +87,27 @@ def test_pretrain_then_narrow_write_models_that_learned(tmp_path):
         "heldout": 2,
     }
     records: list[dict] = []
-    sft.pretrain(tmp_path / "base", sft.PretrainConfig(steps=20, bf16=False, **small), records.append)
+    tiny.pretrain(tmp_path / "base", tiny.PretrainConfig(steps=20, bf16=False, **small), records.append)
     losses = [record["loss"] for record in records if "loss" in record]
     assert losses[-1] < 6.0 < 2 * np.log(418)  # a uniform guess loses ln 418 = 6.04 on each of the two answers
-    figures = sft.narrow(tmp_path / "base", tmp_path / "out", sft.NarrowConfig(steps=2, **small), records.append)
+    figures = tiny.narrow(tmp_path / "base", tmp_path / "out", tiny.NarrowConfig(steps=2, **small), records.append)
     assert {"fixed_greedy", "fixed_sampled", "heldout_greedy", "heldout_sampled", "seconds"} == set(figures)
     record = json.loads((tmp_path / "out" / "narrow.json").read_text(encoding="utf-8"))
     assert record["config"]["base"] == "base" and record["figures"] == figures
-    before, after = (sft.open_policy(tmp_path / name).model.state_dict() for name in ("base", "out"))
+    before, after = (tiny.open_policy(tmp_path / name).model.state_dict() for name in ("base", "out"))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed and not any("visual" in name for name in changed), "narrow leaves the vision tower as it is"
 
 
 def test_the_shipped_model_solves_what_its_record_says(policy):
-    tasks = seeds(sft.ENV_ID, "fixed", 64)
-    assert 26 <= round(64 * solve_rate(policy, sft.ENV_ID, tasks, temperature=0.0)) <= 30
-    assert 0.35 < solve_rate(policy, sft.ENV_ID, tasks, temperature=1.0) < 0.75
+    tasks = seeds(tiny.ENV_ID, "fixed", 64)
+    assert 26 <= round(64 * solve_rate(policy, tiny.ENV_ID, tasks, temperature=0.0)) <= 30
+    assert 0.35 < solve_rate(policy, tiny.ENV_ID, tasks, temperature=1.0) < 0.75
 
 
 def test_settings_are_checked():
-    config = _override(sft.NarrowConfig(), ["steps=7", "lr=1", "freeze_vision=false"])
+    config = _override(tiny.NarrowConfig(), ["steps=7", "lr=1", "freeze_vision=false"])
     assert (config.steps, config.lr, config.freeze_vision) == (7, 1.0, False)
     for bad in ("step=7", "steps=x", "steps=1.5", "freeze_vision=1"):
         with pytest.raises(UserError, match=bad.partition("=")[0]):
-            _override(sft.NarrowConfig(), [bad])
+            _override(tiny.NarrowConfig(), [bad])

@@ -16,15 +16,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from tandem.algo.packing import TrainSequence
 from tandem.envs import seeds
 from tandem.model.chat import ChatFormat
-from tandem.model.fast_vision import image_features
 from tandem.model.loading import load_model, load_processor
-from tandem.model.logprobs import Row, build_batch, completion_logprobs
-from tandem.model.pixels import image_pixels
 from tandem.model.precision import mixed_precision
+from tandem.model.sequences import build_sequences, sequence_logprobs
 from tandem.model.tiny import build_tiny, copy_assets
-from tandem_learner.sft_data import (
+from tandem_learner.tiny_data import (
     FEEDBACK,
     FEEDBACK_SHARES,
     PRESET_NAME,
@@ -38,7 +37,7 @@ from tandem_learner.sft_data import (
     tokenizer_texts,
     with_question,
 )
-from tandem_learner.sft_eval import Policy, solve_rate
+from tandem_learner.tiny_eval import Policy, solve_rate
 
 ENV_ID = f"maze2d:{PRESET_NAME}"
 
@@ -162,18 +161,18 @@ def _fit(
 
 def batch_loss(policy: Policy, examples: list[Example]) -> tuple[torch.Tensor, float]:
     """Weighted negative log-likelihood per example, and the mean probability of the action's second token."""
-    pixels, grid = image_pixels(policy.processor, [example.image for example in examples])
-    frozen = not next(policy.model.model.visual.parameters()).requires_grad
-    with torch.set_grad_enabled(not frozen):
-        features = image_features(policy.model.model.visual, pixels, grid)
-    side = (int(grid[0, 1]) // 2, int(grid[0, 2]) // 2)
-    rows = [Row(e.prompt_ids, e.completion_ids, (i,)) for i, e in enumerate(examples)]
-    batch = build_batch(rows, [side] * len(rows), policy.chat.image_id, policy.chat.end_id)
-    logprobs = completion_logprobs(policy.model, batch, features)  # [N, T]
-    weights = torch.zeros_like(logprobs)
-    for i, example in enumerate(examples):
-        weights[i, : len(example.weights)] = torch.tensor(example.weights)
-    return -(weights * logprobs).sum() / len(examples), float(logprobs[:, 1].detach().exp().mean())
+    images = policy.see([example.image for example in examples])
+    starts = [len(example.prompt_ids) for example in examples]
+    rows = [
+        TrainSequence(e.prompt_ids + e.completion_ids, (str(i),), ((start, start + len(e.completion_ids)),))
+        for i, (e, start) in enumerate(zip(examples, starts, strict=True))
+    ]
+    batch = build_sequences(rows, images.grids, images.token_rows, policy.chat.image_id, policy.chat.end_id)
+    none = torch.tensor([], dtype=torch.int64)
+    logprobs, _ = sequence_logprobs(policy.model, batch, images, temperature=1.0, forbidden=none)  # [K]
+    weights = torch.tensor([weight for example in examples for weight in example.weights])  # [K]
+    second = batch.columns == torch.tensor(starts)[batch.rows]  # [K]: the column of the first token predicts it
+    return -(weights * logprobs).sum() / len(examples), float(logprobs[second].detach().exp().mean())
 
 
 def _oracle_example(

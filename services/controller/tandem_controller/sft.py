@@ -1,0 +1,166 @@
+"""Supervised fine-tuning: the training loop with demonstrations for rollouts.
+
+    demonstrations -> groups -> learner.train_step (loss sft) -> version + 1 -> published every `checkpoint.state_every`
+
+Model code, services and checkpoints are those of `tandem train`. What comes out is an adapter, or with
+`learner.trainable: full` a model folder.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from rich.console import Console
+
+from tandem.cluster import Deployment, deployed
+from tandem.config import Config
+from tandem.types import AdapterRef, PublishKind, TandemError, TrajectoryGroup
+from tandem_controller import preflight
+from tandem_controller.demonstrations import Demonstrations, open_demonstrations
+from tandem_controller.loop import Position, Services, Stopwatch, publish, restore, save, save_what_can_be
+from tandem_controller.main import connected, stop_on_signal, timed
+from tandem_controller.progress import Progress
+from tandem_controller.run_dir import (
+    RunDir,
+    find_run_dir,
+    open_run_dir,
+    resolved,
+    saved_version,
+    unused_store,
+    write_json,
+)
+
+
+def run_sft(config: Config, resume: bool, console: Console) -> RunDir:
+    """Fine-tune as the config says.
+
+    Raises:
+        UserError: config, machine, store or demonstrations cannot do it; the run directory is untouched then.
+    """
+    began = time.monotonic()
+    config = resolved(config)
+    if not config.sft.episodes:
+        preflight.check(config)
+    demonstrations = open_demonstrations(config)
+    run = find_run_dir(config, resume)
+    version = saved_version(config) if resume else unused_store(config)
+    with deployed(config, config.run.name, rollouts=False, rewind_to=version if resume else None) as deployment:
+        console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {run.path}", highlight=False)
+        asyncio.run(_session(config, version, console, run, deployment, demonstrations))
+    return run
+
+
+async def _session(
+    config: Config,
+    version: int,
+    console: Console,
+    run: RunDir,
+    deployment: Deployment,
+    demonstrations: Demonstrations,
+) -> None:
+    seconds: dict[str, float] = {}
+    async with connected(deployment, config) as services, stop_on_signal(console) as stop:
+        position = await restore(services, config, version)
+        open_run_dir(run, config, version)
+        if version == 0 and config.sft.episodes:
+            position = Position(0, 0)  # recorded episodes are counted from the first
+        with timed(seconds, "training"), Progress(console, config.run.steps, version, config.sft.batch) as progress:
+            position = await tune(services, config, run, position, demonstrations, progress, stop)
+        if position.version < config.run.steps:
+            console.print(f"stopped and saved at version {position.version}; continue with --resume", highlight=False)
+            return
+        ref, _ = await services.checkpoints.get(services.weights, position.version)
+        report(console, config, run, services.weights, ref, seconds)
+
+
+async def tune(
+    services: Services,
+    config: Config,
+    run: RunDir,
+    position: Position,
+    demonstrations: Demonstrations,
+    progress: Progress,
+    stop: asyncio.Event,
+) -> Position:
+    """Make policy versions until `run.steps` or `stop`; what the last one needs is saved in any case."""
+    saved = position
+    try:
+        while position.version < config.run.steps and not stop.is_set():
+            watch = Stopwatch()
+            with watch.phase("data"):
+                groups, cursor = await taken(demonstrations, position.next_seed)
+            with watch.phase("train"):
+                result = await services.learner.train_step(position.version, groups)
+            position = Position(result.policy_version, cursor)
+            row = {"version": position.version, "time": time.time(), **result.metrics, **figures(groups)}
+            if position.version % config.checkpoint.state_every == 0 or position.version == config.run.steps:
+                with watch.phase("save"):
+                    await keep(services, position)
+                saved = position
+            row |= {f"seconds/{name}": value for name, value in watch.seconds.items()}
+            run.log(row)
+            progress.step(row)
+    except TandemError:
+        await save_what_can_be(services, position, saved)
+        raise
+    if saved != position:
+        await keep(services, position)
+    return position
+
+
+async def taken(demonstrations: Demonstrations, cursor: int) -> tuple[list[TrajectoryGroup], int]:
+    """The batch at a cursor, made in a thread.
+
+    Raises:
+        TandemError: also for what an environment raises, which is not ours.
+    """
+    future = asyncio.get_running_loop().run_in_executor(None, demonstrations.take, cursor)
+    await asyncio.wait({future})
+    problem = future.exception()
+    if problem is not None and not isinstance(problem, TandemError):
+        raise TandemError(f"demonstrations: {type(problem).__name__}: {problem}") from problem
+    return future.result()
+
+
+async def keep(services: Services, position: Position) -> None:
+    """Publish weights and training state of a version: what others use, and what --resume continues from."""
+    await publish(services, services.weights, position.version)
+    await save(services, position)
+
+
+def figures(groups: list[TrajectoryGroup]) -> dict[str, float]:
+    """Figures of a step's demonstrations for metrics.jsonl."""
+    episodes = [trajectory for group in groups for trajectory in group.trajectories]
+    return {
+        "data/episodes": len(episodes),
+        "data/turns": sum(len(trajectory.turns) for trajectory in episodes),
+        "data/solve_rate": sum(trajectory.solved for trajectory in episodes) / len(episodes),
+    }
+
+
+def report(
+    console: Console, config: Config, run: RunDir, kind: PublishKind, ref: AdapterRef, seconds: dict[str, float]
+) -> None:
+    """report.json, and in words what was made and where to put it."""
+    rows = run.rows()
+    losses = [row["loss"] for row in rows]
+    content = {
+        "run": config.run.name,
+        "seed": config.run.seed,
+        "steps": len(rows),
+        "loss": {"first": losses[0], "last": losses[-1]},
+        "data_solve_rate": sum(row["data/solve_rate"] for row in rows) / len(rows),
+        "published": {"kind": str(kind), "url": ref.url, "sha256": ref.sha256},
+        "seconds": seconds,
+    }
+    write_json(run.path / "report.json", content)
+    use = "its folder can be a recipe's model.path"
+    if kind is PublishKind.ADAPTER:
+        use = "its folder can be `tandem eval --adapter`, or a recipe's model.adapter"
+    console.print(
+        f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {len(rows)} steps, {seconds['training']:.1f} s; "
+        f"demonstrations solved {content['data_solve_rate']:.1%} of their tasks",
+        highlight=False,
+    )
+    console.print(f"{kind} published at {ref.url}; {use}", highlight=False, soft_wrap=True)
