@@ -43,6 +43,7 @@ def test_overrides_reach_any_depth_and_keep_their_neighbours(recipe: Path) -> No
         ("run.steps=0", "run.steps: Input should be greater than or equal to 1"),
         ("learner.lr=.nan", "learner.lr"),
         ("model.dtype=float16", "model.dtype"),
+        ("learner.algo.loss=ppo", "learner.algo.loss: Input should be 'ppo_clip', 'gspo', 'cispo' or 'sft', got 'ppo'"),
         ("learner.lora.rank=64", "rollout.engine.max_lora_rank is 32; raise the latter"),
         ("run.steps", "write it as key.sub=value"),
         ("run.name=[", "not valid YAML"),
