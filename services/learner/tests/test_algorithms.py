@@ -245,3 +245,30 @@ def test_base_model_of_a_tower_that_learns_is_its_own(make_core: MakeCore, group
     core = make_core(learner={"lora": lora, "algo": {"kl": {"coef": 0.1}}})
     assert core.train_step(groups)["ref_kl"] == 0
     assert core.train_step(groups)["ref_kl"] > 0
+
+
+def test_turns_without_a_completion_earn_but_teach_nothing(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
+    """One member says nothing all the way: the others are compared with it all the same."""
+    group = next(g for g in groups if g.has_signal)
+    first = group.trajectories[0]
+    silent = tuple(replace(turn, completion_ids=(), rollout_logprobs=()) for turn in first.turns)
+    with_silent = replace(group, trajectories=(replace(first, turns=silent), *group.trajectories[1:]))
+    core = make_core(**_algo(advantage="dr_grpo", aggregation="seq_mean_token_sum", ratio="learner"))
+    metrics = core.train_step([with_silent])
+    advantages = group_advantages("dr_grpo", *return_table([group]))[0][0].tolist()  # of all four
+    lengths = [sum(len(turn.completion_ids) for turn in t.turns) for t in group.trajectories]
+    expected = -sum(a * n for a, n in zip(advantages[1:], lengths[1:], strict=True)) / 3
+    assert metrics["loss"] == pytest.approx(expected, abs=1e-5)
+    assert metrics["skipped_updates"] == 0
+
+
+def test_rewards_beyond_float32_skip_the_update(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
+    """Finite, so not refused, but no advantage can hold them: no weight becomes NaN."""
+    group = next(g for g in groups if g.has_signal)
+    first = group.trajectories[0]
+    rich = replace(first, turns=(replace(first.turns[0], reward=1e300), *first.turns[1:]))
+    core = make_core(**_algo(advantage="dr_grpo"))
+    before = adapter_of(core)
+    metrics = core.train_step([replace(group, trajectories=(rich, *group.trajectories[1:]))])
+    assert metrics["skipped_updates"] == 1
+    assert all(torch.equal(before[name], now) for name, now in adapter_of(core).items())
