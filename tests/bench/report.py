@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -16,7 +16,7 @@ from rich.table import Table
 HISTORY = Path("runs/bench.jsonl")
 
 
-def show(name: str, unit: str, sides: dict[str, Sequence[float]]) -> None:
+def show(name: str, unit: str, sides: Mapping[str, Sequence[float]]) -> None:
     """Print a table of the sides, the first one's median over each other's as a ratio, and append it to the history."""
     first = statistics.median(next(iter(sides.values())))
     table = Table(title=f"{name} ({unit})", title_justify="left")

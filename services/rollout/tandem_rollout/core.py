@@ -38,6 +38,8 @@ from tandem_rollout.engine import Completion, ContextFull, Engine, Request
 from tandem_rollout.environments import EnvFailed, Environments
 from tandem_rollout.rounds import Continuous, Pace, Rounds
 
+MAX_TEMPERATURE = 2.0  # the engine's
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -125,6 +127,8 @@ class Player:
             )
         if not task.seeds or task.group_size < 1 or task.max_turns < 1:
             raise UserError("a rollout needs at least one seed, one trajectory per group and one turn")
+        if not 0 <= task.sampling.temperature <= MAX_TEMPERATURE:
+            raise UserError(f"temperature {task.sampling.temperature} must be 0 (greedy) to {MAX_TEMPERATURE:g}")
         if len(set(task.seeds)) < len(task.seeds):
             raise UserError("a rollout's seeds must differ: ask for a larger group_size to play one task more often")
         images = min(task.context.window or task.max_turns, task.max_turns) * self.limits.images_per_turn
