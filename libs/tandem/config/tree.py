@@ -47,6 +47,10 @@ class EnvConfig(Section):
     step_timeout_s: Annotated[float, Field(gt=0)] = Field(
         default=60, description="Deadline of one reset or step; an episode whose environment hangs has failed."
     )
+    workers: Literal["threads", "processes"] = Field(
+        default="threads",
+        description="Threads of the replica run environments, or a process for each episode: a hung one is killed.",
+    )
     window: NonNegative = Field(default=0, description="Turns of context the model sees; 0 is the whole transcript.")
     min_solvable: Share = Field(
         default=0.99, description="Least share of tasks the turn limit must allow, by the oracle."

@@ -81,6 +81,7 @@ class Player:
         Raises:
             UserError: the task asks for what cannot be played here.
         """
+        await asyncio.to_thread(get_spec, task.env)  # UserError for an unknown environment; it may import a lot
         self._check(task)
         async with self._as_if_first():
             for seeds, pace in self._waves(task):
@@ -114,12 +115,11 @@ class Player:
             seeds = task.seeds[start : start + at_once]
             yield seeds, Rounds(self.engine, len(seeds) * task.group_size)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Let the environments go."""
-        self.envs.close()
+        await self.envs.close()
 
     def _check(self, task: RolloutTask) -> None:
-        get_spec(task.env)  # UserError for an unknown environment
         if self.limits.deterministic and task.group_size > self.limits.max_concurrent_episodes:
             raise UserError(
                 f"run.deterministic plays whole groups at once: raise rollout.max_concurrent_episodes, now "
@@ -175,16 +175,13 @@ class Player:
                 self._count(running=-1, episodes=1, turns=len(episode.turns), tokens=episode.tokens)
 
     def frames(self, observation: Observation) -> tuple[Frame, ...]:
-        """The observation's images. Raises EnvFailed where they are none, or too many."""
+        """The observation's images. Raises EnvFailed where they are too many."""
         if len(observation.images) > self.limits.images_per_turn:
             raise EnvFailed(
                 f"an observation of {len(observation.images)} images; env.images_per_turn is "
                 f"{self.limits.images_per_turn}"
             )
-        try:
-            return tuple(map(self._frames.frame, observation.images))
-        except ValueError as problem:
-            raise EnvFailed(str(problem)) from problem
+        return tuple(map(self._frames.frame, observation.images))
 
     def _count(self, running: int = 0, episodes: int = 0, turns: int = 0, tokens: int = 0) -> None:
         was = self.played

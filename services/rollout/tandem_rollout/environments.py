@@ -1,24 +1,28 @@
 """Environments off the event loop: whatever one does, generation goes on.
 
-A call runs on one of a few threads and has a deadline. A thread whose call hangs is given up, another takes its place.
+    episode --+-- EnvThreads: a thread for each call that is running. A call that hangs is left behind with its thread.
+              +-- EnvProcesses (`env_processes.py`): a process for each running episode. One that hangs is killed.
+
+Either way a call has a deadline, and what the environment answers is checked before it is believed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
+from tandem.envs.checks import checked_instruction, checked_observation, checked_result
 from tandem.envs.protocol import Env, Observation, StepResult
 from tandem.runtime import deadline
 from tandem.types import Unavailable
 
 T = TypeVar("T")
-THREADS = 8  # environments may block (a browser, a simulator); a grid maze hardly occupies one
+LONGEST_ERROR = 500  # characters of an environment's own words
 
 
 class EnvFailed(Exception):
@@ -48,20 +52,50 @@ class Environments(Protocol):
         """An episode in a new environment; nothing is built before its reset."""
         ...
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Let everything go."""
         ...
 
 
-class EnvThreads:
-    """Runs environments on threads of this process. A hung call is left behind with its thread: it cannot be killed."""
+def in_words(problem: BaseException) -> str:
+    """What an environment raised, in a line of bounded length."""
+    line = " ".join(f"{type(problem).__name__}: {problem}".split())
+    return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + "..."
 
-    def __init__(self, make: Callable[[str], Env], step_timeout_s: float, threads: int = THREADS) -> None:
+
+class Background:
+    """Things to do some time; what becomes of them no longer matters."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()  # the event loop itself keeps no task alive
+
+    def start(self, work: Coroutine[object, object, object]) -> None:
+        """Begin at once."""
+
+        async def quietly() -> None:
+            with suppress(EnvFailed):
+                await work
+
+        task = asyncio.ensure_future(quietly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def stop(self) -> None:
+        """Cut short what is still going on."""
+        tasks = list(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class EnvThreads:
+    """Runs environments on threads of this process, one for each call that is running: a slow call delays no other."""
+
+    def __init__(self, make: Callable[[str], Env], step_timeout_s: float) -> None:
         self._make = make
         self._timeout = step_timeout_s
-        self._room = asyncio.Semaphore(threads)
+        self.background = Background()
         self._idle: list[_Thread] = []
-        self._closing: set[asyncio.Task[None]] = set()
 
     def open(self, env_id: str) -> Episode:
         """An episode in a new environment; nothing is built before its reset."""
@@ -69,43 +103,26 @@ class EnvThreads:
 
     async def run(self, what: str, call: Callable[..., T], *args: object) -> T:
         """The result of a call on some thread. Raises EnvFailed for its exception, or where it takes too long."""
+        thread = self._idle.pop() if self._idle else _Thread()
         try:
-            async with self._thread() as thread, deadline(self._timeout, what):
+            async with deadline(self._timeout, what):
                 outcome = await thread.run(call, *args)
         except Unavailable as late:
             raise EnvFailed(str(late)) from late
+        finally:
+            if thread.busy:
+                thread.end()  # once it comes back, if it ever does
+            else:
+                self._idle.append(thread)
         if isinstance(outcome, _Raised):
-            problem = outcome.problem
-            raise EnvFailed(f"{what}: {type(problem).__name__}: {problem}") from problem
+            raise EnvFailed(f"{what}: {in_words(outcome.problem)}") from outcome.problem
         return outcome
 
-    def release(self, env: Env) -> None:
-        """Close an environment in the background; what it says then no longer matters."""
-        task = asyncio.ensure_future(self.run("close", env.close))
-        self._closing.add(task)
-        task.add_done_callback(self._closed)
-
-    def _closed(self, task: asyncio.Task[None]) -> None:
-        self._closing.discard(task)
-        if not task.cancelled():
-            task.exception()
-
-    def close(self) -> None:
+    async def close(self) -> None:
         """Let the threads go."""
+        await self.background.stop()
         while self._idle:
             self._idle.pop().end()
-
-    @asynccontextmanager
-    async def _thread(self) -> AsyncIterator[_Thread]:
-        async with self._room:
-            thread = self._idle.pop() if self._idle else _Thread()
-            try:
-                yield thread
-            finally:
-                if thread.busy:
-                    thread.end()
-                else:
-                    self._idle.append(thread)
 
 
 class _Threaded:
@@ -121,17 +138,20 @@ class _Threaded:
         return await self._threads.run("reset", self._start, seed)
 
     async def step(self, text: str) -> StepResult:
-        assert self._env is not None, "reset comes first"
-        return await self._threads.run("step", self._env.step, text)
+        return await self._threads.run("step", self._play, text)
 
     def close(self) -> None:
         if self._env is not None:
-            self._threads.release(self._env)
+            self._threads.background.start(self._threads.run("close", self._env.close))
 
     def _start(self, seed: int) -> tuple[str, Observation]:
         self._env = self._make(self._env_id)
         seen = self._env.reset(seed)
-        return self._env.instruction, seen
+        return checked_instruction(self._env.instruction), checked_observation(seen)
+
+    def _play(self, text: str) -> StepResult:
+        assert self._env is not None, "reset comes first"
+        return checked_result(self._env.step(text))
 
 
 @dataclass(frozen=True, slots=True)

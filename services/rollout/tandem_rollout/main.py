@@ -15,6 +15,7 @@ from tandem_rollout.base_model import BaseModel, read_base_model
 from tandem_rollout.core import Limits, Player
 from tandem_rollout.engine import Engine
 from tandem_rollout.engine_vllm.environment import set_engine_environment
+from tandem_rollout.env_processes import EnvProcesses
 from tandem_rollout.environments import EnvThreads
 from tandem_rollout.replica import Replica
 from tandem_rollout.servicer import SERVICE, RolloutServicer
@@ -73,7 +74,8 @@ def build_replica(config: Config, engine: Engine, base: BaseModel) -> Replica:
         deterministic=config.run.deterministic,
     )
     rules = AdapterRules(base, rollout.engine.max_lora_rank, config.learner.lora.vision)
-    environments = EnvThreads(envs.make, config.env.step_timeout_s)
+    timeout = config.env.step_timeout_s
+    environments = EnvThreads(envs.make, timeout) if config.env.workers == "threads" else EnvProcesses(timeout)
     return Replica(engine, Player(engine, base.chat, environments, limits), rules)
 
 

@@ -124,6 +124,6 @@ class Replica:
 
     async def close(self) -> None:
         """Stop the engine and remove what was copied."""
-        self.player.close()
+        await self.player.close()
         await self.engine.close()
         shutil.rmtree(self._folder, ignore_errors=True)

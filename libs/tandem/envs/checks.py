@@ -1,0 +1,93 @@
+"""What an environment hands out is looked at before it is believed: other people's environments answer all sorts."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import numpy as np
+
+from tandem.envs.protocol import Observation, StepResult
+
+LONGEST_SIDE = 8192  # pixels
+LONGEST_TEXT = 100_000  # characters
+
+
+class BadOutput(ValueError):
+    """An environment's answer is not what `tandem.envs.protocol` says. The message names the part and what it was."""
+
+
+def checked_instruction(words: object) -> str:
+    """The instruction, if it is text. Raises BadOutput."""
+    return _text("instruction", words)
+
+
+def checked_observation(seen: object) -> Observation:
+    """The observation, if images are uint8 [H, W, 3] and the text is text, neither beyond all measure.
+
+    Raises:
+        BadOutput: it is not.
+    """
+    if not isinstance(seen, Observation):
+        raise BadOutput(f"an observation must be an Observation, not {_kind(seen)}")
+    if not isinstance(seen.images, tuple | list):
+        raise BadOutput(f"observation.images must be a tuple of arrays, not {_kind(seen.images)}")
+    for place, image in enumerate(seen.images):
+        if not isinstance(image, np.ndarray) or image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+            raise BadOutput(f"observation.images[{place}] must be uint8 [H, W, 3], not {_kind(image)}")
+        if not 0 < min(image.shape) <= max(image.shape) <= LONGEST_SIDE:
+            raise BadOutput(f"observation.images[{place}] has sides of 1 to {LONGEST_SIDE} pixels, not {_kind(image)}")
+    return Observation(tuple(seen.images), _text("observation.text", seen.text))
+
+
+def checked_result(result: object) -> StepResult:
+    """The result, if its rewards and `info` are finite numbers, its flags truth values, its observation sound.
+
+    Raises:
+        BadOutput: it is not.
+    """
+    if not isinstance(result, StepResult):
+        raise BadOutput(f"step() must return a StepResult, not {_kind(result)}")
+    if not isinstance(result.info, Mapping):
+        raise BadOutput(f"info must map names to numbers, not be {_kind(result.info)}")
+    return StepResult(
+        observation=checked_observation(result.observation),
+        reward=_number("reward", result.reward),
+        terminated=_flag("terminated", result.terminated),
+        task_reward=_number("task_reward", result.task_reward),
+        parsed=_flag("parsed", result.parsed),
+        info={_text("a name in info", key): _number(f"info[{key!r}]", value) for key, value in result.info.items()},
+    )
+
+
+def _number(what: str, value: object) -> float:
+    if not isinstance(value, int | float | np.number | np.bool_) or isinstance(value, np.complexfloating):
+        raise BadOutput(f"{what} must be a number, not {_kind(value)}")
+    number = float(value)
+    if not math.isfinite(number):
+        raise BadOutput(f"{what} must be finite, not {number}")
+    return number
+
+
+def _flag(what: str, value: object) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise BadOutput(f"{what} must be True or False, not {_kind(value)}")
+    return bool(value)
+
+
+def _text(what: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise BadOutput(f"{what} must be text, not {_kind(value)}")
+    if len(value) > LONGEST_TEXT:
+        raise BadOutput(f"{what} has {len(value)} characters, more than {LONGEST_TEXT}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as problem:
+        raise BadOutput(f"{what} is not Unicode text: {problem.reason}") from problem
+    return value
+
+
+def _kind(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} {list(value.shape)}"
+    return type(value).__name__

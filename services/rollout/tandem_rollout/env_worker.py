@@ -1,0 +1,83 @@
+"""One environment in a process of its own: `python -m tandem_rollout.env_worker PARENT_PID`; `env_processes` starts it.
+
+Requests come on stdin, answers go to what stdout was; what the environment prints goes to stderr. A message is a line
+of JSON, an answer's images follow it as raw bytes:
+
+    {"do": "reset", "env": "maze2d:tiny", "seed": 3}  ->  {"instruction": .., "text": .., "images": [[64, 64]]} + bytes
+    {"do": "step", "text": "('move', 0)"}             ->  {"text": .., "images": .., "reward": .., ...} + bytes
+    {"do": "close"}                                   ->  {}
+    whatever goes wrong                               ->  {"error": "ZeroDivisionError: physics"}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from typing import Any, BinaryIO
+
+from tandem.envs.checks import checked_instruction, checked_observation, checked_result
+from tandem.envs.protocol import Env, Observation
+from tandem.envs.registry import make
+from tandem_rollout.environments import in_words
+from tandem_rollout.orphan import die_with_parent
+
+
+class Worker:
+    """Answers one request after another."""
+
+    def __init__(self) -> None:
+        self.env: Env | None = None
+
+    def answer(self, request: dict[str, Any]) -> tuple[dict[str, Any], Observation]:
+        """Head and observation of the answer."""
+        if request["do"] == "reset":
+            self.env = make(request["env"])
+            seen = checked_observation(self.env.reset(request["seed"]))
+            return {"instruction": checked_instruction(self.env.instruction)}, seen
+        assert self.env is not None, "reset comes first"
+        if request["do"] == "close":
+            self.env.close()
+            self.env = None
+            return {}, Observation((), "")
+        result = checked_result(self.env.step(request["text"]))
+        head = {
+            "reward": result.reward,
+            "terminated": result.terminated,
+            "task_reward": result.task_reward,
+            "parsed": result.parsed,
+            "info": dict(result.info),
+        }
+        return head, result.observation
+
+
+def serve(requests: BinaryIO, answers: BinaryIO) -> None:
+    """Answer until the requests end."""
+    worker = Worker()
+    _send(answers, {"ready": True}, Observation((), ""))
+    for line in requests:
+        try:
+            head, seen = worker.answer(json.loads(line))
+        except BaseException as problem:  # noqa: BLE001 - the boundary: whatever leaves an environment is data
+            head, seen = {"error": in_words(problem)}, Observation((), "")
+        _send(answers, head, seen)
+
+
+def _send(answers: BinaryIO, head: dict[str, Any], seen: Observation) -> None:
+    head = {**head, "text": seen.text, "images": [image.shape[:2] for image in seen.images]}
+    answers.write(json.dumps(head).encode() + b"\n")
+    for image in seen.images:
+        answers.write(image.tobytes())
+    answers.flush()
+
+
+def main() -> None:
+    """Keep stdout for the answers alone."""
+    die_with_parent(int(sys.argv[1]))
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    serve(sys.stdin.buffer, answers)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,216 @@
+"""Whatever an environment does, its episode ends with a reason, the others go on, and generation does too."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rollout_stub_engine import StubEngine
+from rollout_worlds import ABSURD, FINE, Trouble
+
+from tandem import envs
+from tandem.envs import StepResult
+from tandem.model.chat import ChatFormat
+from tandem.types import ContextPolicy, RolloutTask, Sampling, StopReason, TrajectoryGroup
+from tandem_rollout.core import Limits, Player
+from tandem_rollout.env_processes import EnvProcesses
+from tandem_rollout.environments import Environments, EnvThreads
+
+TROUBLE = "rollout_worlds:Trouble"
+TASK = RolloutTask(TROUBLE, (1,), 2, 0, Sampling(max_tokens=8), ContextPolicy(1), 5, 7)
+LIMITS = Limits(max_concurrent_episodes=256, episode_timeout_s=120, max_images=5)
+
+
+@pytest.fixture(scope="module")
+def chat(model_dir: Path) -> ChatFormat:
+    return ChatFormat.load(model_dir)
+
+
+@pytest.fixture(params=["threads", "processes"])
+def workers(request: pytest.FixtureRequest) -> Callable[[float], Environments]:
+    """Either way to run environments, given the deadline of a step."""
+    return (lambda timeout: EnvThreads(envs.make, timeout)) if request.param == "threads" else EnvProcesses
+
+
+async def play(
+    chat: ChatFormat, environments: Environments, answer: Callable[[int], str], task: RolloutTask = TASK
+) -> list[TrajectoryGroup]:
+    player = Player(StubEngine(chat, answer=answer), chat, environments, LIMITS)
+    try:
+        return [group async for group in player.play(task)]
+    finally:
+        await player.close()
+
+
+def once(word: str, at: int = 3) -> Callable[[int], str]:
+    """That word as the answer to one request, which is not the first of an episode of two."""
+    return lambda number: word if number == at else "go"
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("raise", "step: ZeroDivisionError: physics physics"),
+        ("stop", "step: StopIteration"),
+        ("exit", "step: SystemExit: 3"),
+        ("nan reward", "reward must be finite, not nan"),
+        ("text reward", "reward must be a number, not str"),
+        ("infinite task", "task_reward must be finite"),
+        ("number ends", "terminated must be True or False, not int"),
+        ("text info", "info['where'] must be a number, not str"),
+        ("list info", "info must map names to numbers"),
+        ("float image", "images[0] must be uint8 [H, W, 3], not float32 [4, 4, 3]"),
+        ("flat image", "not uint8 [4, 4]"),
+        ("huge image", "8192 pixels, not uint8 [1, 9000, 3]"),
+        ("empty image", "pixels, not uint8 [0, 4, 3]"),
+        ("one image", "must be a tuple of arrays"),
+        ("many images", "9 images; env.images_per_turn is 1"),
+        ("no text", "observation.text must be text, not NoneType"),
+        ("much text", "more than 100000"),
+        ("broken text", "not Unicode text"),
+        ("nothing", "must return a StepResult, not NoneType"),
+    ],
+)
+async def test_trouble_ends_one_episode_with_a_clear_reason(
+    chat: ChatFormat, workers: Callable[[float], Environments], word: str, message: str
+) -> None:
+    assert word in (*ABSURD, "raise", "stop", "exit")
+    (group,) = await play(chat, workers(60), once(word))
+    failed, whole = sorted(group.trajectories, key=lambda trajectory: trajectory.stop_reason)
+    assert failed.stop_reason is StopReason.ENV_ERROR and failed.stop_reason.failed and message in failed.error
+    assert "\n" not in failed.error and len(failed.error) < 600
+    assert whole.stop_reason is StopReason.TERMINATED and whole.solved and whole.error == ""
+
+
+async def test_a_hanging_step_ends_its_episode_alone(
+    chat: ChatFormat, workers: Callable[[float], Environments]
+) -> None:
+    (group,) = await play(chat, workers(3), once("hang"))
+    failed, whole = sorted(group.trajectories, key=lambda trajectory: trajectory.stop_reason)
+    assert (failed.stop_reason, failed.error) == (StopReason.ENV_ERROR, "step: no answer within 3 s")
+    assert whole.solved
+
+
+async def test_an_instruction_that_is_no_text(chat: ChatFormat, workers: Callable[[float], Environments]) -> None:
+    (group,) = await play(chat, workers(60), lambda number: "go", replace(TASK, seeds=(2000,)))
+    assert {t.error for t in group.trajectories} == {"reset: BadOutput: instruction must be text, not int"}
+
+
+async def test_many_hanging_episodes_hold_up_no_healthy_one(chat: ChatFormat) -> None:
+    """More episodes hang than any pool would have threads; the healthy ones are done before the first deadline."""
+    hanging, healthy = tuple(range(1000, 1040)), tuple(range(1, 9))
+    task = replace(TASK, seeds=(*hanging, *healthy))
+    groups = await play(chat, EnvThreads(envs.make, 8), lambda number: "go", task)
+    assert {group.seed for group in groups[: len(healthy)]} == set(healthy)
+    for group in groups:
+        wanted = StopReason.TERMINATED if group.seed in healthy else StopReason.ENV_ERROR
+        assert {trajectory.stop_reason for trajectory in group.trajectories} == {wanted}
+
+
+async def test_generation_goes_on_while_environments_are_slow(chat: ChatFormat) -> None:
+    """Eight episodes wait inside their first step until the engine has served twenty requests of the others."""
+    served, enough = 0, threading.Event()
+
+    class Slow(Trouble):
+        def step(self, completion_text: str) -> StepResult:
+            if completion_text == "slow":
+                assert enough.wait(60)
+            return super().step(completion_text)
+
+    def answer(number: int) -> str:
+        nonlocal served
+        served += 1
+        if served >= 28:
+            enough.set()
+        return "slow" if number < 8 else "go"
+
+    task = replace(TASK, env="maze2d:tiny", group_size=16)
+    (group,) = await play(chat, EnvThreads(lambda env_id: Slow(), 90), answer, task)
+    assert all(trajectory.solved for trajectory in group.trajectories)
+
+
+async def test_a_crash_takes_only_its_own_process(chat: ChatFormat) -> None:
+    (group,) = await play(chat, EnvProcesses(60), once("crash"))
+    failed, whole = sorted(group.trajectories, key=lambda trajectory: trajectory.stop_reason)
+    assert failed.error == "the environment's process ended with code 7" and whole.solved
+
+
+async def test_what_an_environment_prints_disturbs_nothing(chat: ChatFormat) -> None:
+    (group,) = await play(chat, EnvProcesses(60), lambda number: "print")
+    assert all(trajectory.solved for trajectory in group.trajectories)
+
+
+async def test_processes_serve_one_episode_after_another_and_a_hung_one_is_killed(chat: ChatFormat) -> None:
+    environments = EnvProcesses(5)
+    pids = []
+    for _ in range(2):
+        episode = environments.open(TROUBLE)
+        await episode.reset(1)
+        pids.append(int((await episode.step("go")).info["pid"]))
+        episode.close()
+        await asyncio.to_thread(until, lambda: bool(environments._idle))
+    assert pids[0] == pids[1] != FINE.info["pid"]
+    hung = environments.open(TROUBLE)
+    await hung.reset(1)
+    with pytest.raises(Exception, match="no answer within 5 s"):
+        await hung.step("hang")
+    hung.close()
+    await asyncio.to_thread(until, lambda: gone(pids[0]))
+    await environments.close()
+
+
+async def test_threads_and_processes_play_the_same_episodes(chat: ChatFormat) -> None:
+    task = replace(TASK, env="maze2d:tiny?style=random", seeds=(3, 4), group_size=2)
+
+    def answer(number: int) -> str:
+        return "('move', 3)"
+
+    one, other = [
+        {group.seed: replace(group, seconds=0.0) for group in await play(chat, environments, answer, task)}
+        for environments in (EnvThreads(envs.make, 60), EnvProcesses(60))
+    ]
+    assert one == other and one[3].images
+
+
+def test_a_hung_process_does_not_outlive_a_killed_service() -> None:
+    script = (
+        "import asyncio, sys\n"
+        "from tandem_rollout.env_processes import EnvProcesses\n"
+        "async def main():\n"
+        f"    episode = EnvProcesses(600).open({TROUBLE!r})\n"
+        "    await episode.reset(1)\n"
+        "    print(int((await episode.step('go')).info['pid']), flush=True)\n"
+        "    await episode.step('hang')\n"
+        "asyncio.run(main())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, env=environment) as service:
+        assert service.stdout is not None
+        pid = int(service.stdout.readline())
+        assert not gone(pid)
+        service.send_signal(signal.SIGKILL)
+    until(lambda: gone(pid))
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended: it is not there, or a zombie that nobody has asked for."""
+    try:
+        return "\nState:\tZ" in Path(f"/proc/{pid}/status").read_text()
+    except FileNotFoundError:
+        return True
+
+
+def until(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
