@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 from PIL import Image
 
-from tandem.envs.registry import env_ids, get_spec, make
+from tandem.envs.registry import OTHER_IDS, env_ids, get_spec
 from tandem.types import UserError
 
 app = typer.Typer(help="Look at environments: maps, shortest paths, distributions.", no_args_is_help=True)
@@ -18,8 +18,8 @@ app = typer.Typer(help="Look at environments: maps, shortest paths, distribution
 
 @app.command("list")
 def list_envs() -> None:
-    """Print all environment ids."""
-    for env_id in env_ids():
+    """Print the built-in environment ids, and what else an id may be."""
+    for env_id in (*env_ids(), *OTHER_IDS):
         typer.echo(env_id)
 
 
@@ -29,16 +29,21 @@ def show(
     seed: Annotated[int, typer.Option(min=0, help="task seed")] = 0,
     png: Annotated[Path | None, typer.Option(help="also save the first observation here")] = None,
 ) -> None:
-    """Print the map of a task, its start, goal and shortest path."""
-    describe = get_spec(env_id).describe
-    typer.echo(describe(seed) if describe else f"{env_id} has no map of its tasks; --png saves what a model sees first")
+    """Print a task: its map and shortest solution where they are known, the instruction, the actions, the limit."""
+    spec = get_spec(env_id)
+    env = spec.make()
+    seen = env.reset(seed)
+    typer.echo(spec.describe(seed) if spec.describe else seen.text or "no map; --png saves what a model sees first")
+    typer.echo(f"instruction: {env.instruction}")
+    typer.echo(f"actions: {', '.join(spec.actions) or 'text'}")
+    typer.echo(f"turn limit: {spec.turn_limit or 'none of its own'}")
+    env.close()
     if png is None:
         return
-    images = make(env_id).reset(seed).images
-    if not images:
+    if not seen.images:
         raise UserError(f"{env_id} has no image to save")
     try:
-        Image.fromarray(images[0]).save(png, format="PNG")
+        Image.fromarray(seen.images[0]).save(png, format="PNG")
     except OSError as error:
         raise UserError(f"cannot write {png}: {error.strerror or error}") from error
     typer.echo(f"saved {png}")

@@ -16,6 +16,7 @@ BUILT_IN: dict[str, tuple[Callable[[str, str, Mapping[str, Option]], EnvSpec], t
     "slide": (slide.spec, ("8",)),
     "sort": (sorting.spec, tuple(map(str, sorting.LENGTHS))),
 }
+OTHER_IDS = ("gym:<gymnasium id>", "package.module:Class")
 
 
 def env_ids() -> list[str]:
@@ -39,7 +40,7 @@ def get_spec(env_id: str) -> EnvSpec:
     if kind not in BUILT_IN and kind and name:
         return own.spec(env_id, kind, name, options)
     known = ", ".join(env_ids())
-    raise UserError(f"unknown environment {full!r}; known: {known}, gym:<gymnasium id>, package.module:Class")
+    raise UserError(f"unknown environment {full!r}; known: {known}, {', '.join(OTHER_IDS)}")
 
 
 def make(env_id: str) -> Env:

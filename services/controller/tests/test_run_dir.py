@@ -77,6 +77,20 @@ def test_preflight_asks_the_oracle(config: Config, tmp_path: Path) -> None:
     assert preflight.check(allowed) == pytest.approx(0.724, abs=0.06)
 
 
+def test_preflight_knows_the_environment_s_own_limit_and_a_missing_oracle(config: Config, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+
+    def of(env_id: str) -> Config:
+        return config.model_copy(update={"env": config.env.model_copy(update={"id": env_id})})
+
+    with pytest.raises(UserError, match=r"maze2d:tiny\?max_moves=6's own limit of 6 turns allows only"):
+        preflight.check(of("maze2d:tiny?max_moves=6"))
+    assert preflight.words(of("maze2d:tiny"), 1.0).startswith("maze2d:tiny: 100.0% of tasks can be solved within 14")
+    cart = of("gym:CartPole-v1")
+    assert preflight.check(cart) is None
+    assert preflight.words(cart, None) == "gym:CartPole-v1: no oracle, so whether 14 turns are enough is not known"
+
+
 def test_a_fresh_run_does_not_write_into_another_runs_store(config: Config) -> None:
     config = resolved(config)
     assert unused_store(config) == 0

@@ -1,0 +1,45 @@
+"""docs/environments.md: its example plays, its ids exist."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tandem.envs import get_spec, make
+from tandem.envs.checks import checked_observation, checked_result
+from tandem.envs.gym_adapter import OWN
+from tandem.envs.maze_style import STYLES
+
+PAGE = (Path(__file__).parents[3] / "docs" / "environments.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def example(tmp_path, monkeypatch):
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "lamps.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield "lamps:Lamps?lamps=7"
+    sys.modules.pop("lamps", None)
+
+
+def test_the_example_plays(example):
+    env = make(example)
+    for seed in range(20):
+        seen = checked_observation(env.reset(seed))
+        assert seen.images[0].shape == (16, 112, 3)
+        lost = checked_result(env.step("all of them"))
+        assert not lost.parsed and not lost.terminated
+        for lamp, on in enumerate(seen.images[0][8, 8::16, 0] > 100):
+            if on:
+                result = checked_result(env.step(str(lamp)))
+        assert result.terminated and result.task_reward == 1.0 and result.info["out_of_turns"] == 0.0
+    env.reset(0)
+    results = [env.step("9") for _ in range(14)]
+    assert results[-1].terminated and results[-1].info["out_of_turns"] == 1.0 and results[-1].task_reward == 0.0
+
+
+def test_every_id_and_option_of_the_page_is_known():
+    for env_id in re.findall(r"maze2d:tiny\?[\w=&]+|gym:(?!my_)[A-Z][\w-]+\?[\w=&|.-]+", PAGE):
+        assert get_spec(env_id).env_id == env_id
+    assert all(style in PAGE for style in STYLES) and all(f"| `{option}` |" in PAGE for option in OWN)
