@@ -54,7 +54,7 @@ def kl_of_trajectories(packed: Packed, ref: Measured, start: Measured | None, es
     total = torch.zeros(len(packed.lengths), dtype=torch.float64)
     for row, base in ref.items():
         flat = flatten([packed.occurrences[row]])
-        own = start[row].cpu()[flat.distinct] if start else flat.rollout_logprobs
+        own = start[row].cpu()[flat.distinct] if start is not None else flat.rollout_logprobs
         kl = KL_ESTIMATORS[estimator](own - base.cpu()[flat.distinct])
         total.index_add_(0, flat.members, kl.double())
     return total

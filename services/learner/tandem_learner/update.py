@@ -105,7 +105,7 @@ def _microbatch(
     logprobs, entropy = forward(policy, [batch.packed.sequences[i] for i in rows], encoded, settings, device)  # [K]
     flat = flatten([batch.packed.occurrences[i] for i in rows]).to(device)
     learner = logprobs[flat.distinct]  # [M]
-    start = _of_rows(batch.start, rows)[flat.distinct] if batch.start else learner.detach()
+    start = _of_rows(batch.start, rows)[flat.distinct] if batch.start is not None else learner.detach()
     tokens = Tokens(
         learner_logprobs=learner,
         anchor_logprobs=start if batch.learner_ratio else flat.rollout_logprobs,
@@ -116,7 +116,7 @@ def _microbatch(
         weights=batch.weights.to(device)[flat.members],
         rollout_logprobs=flat.rollout_logprobs,
         start_logprobs=start,
-        ref_logprobs=_of_rows(batch.ref, rows)[flat.distinct] if batch.ref else None,
+        ref_logprobs=_of_rows(batch.ref, rows)[flat.distinct] if batch.ref is not None else None,
         entropy=entropy[flat.distinct],
     )
     return objective(tokens, evidence, algo)
