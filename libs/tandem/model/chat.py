@@ -67,6 +67,14 @@ class ChatFormat:
         """The id of <|image_pad|>."""
         return self.token_id(IMAGE_PAD)
 
+    @cached_property
+    def _words(self) -> Tokenizer:
+        """The same tokenizer, to which special tokens are words like others: an environment may say <|image_pad|>,
+        and that must not become a placeholder."""
+        words = Tokenizer.from_str(self.tokenizer.to_str())
+        words.encode_special_tokens = True
+        return words
+
     def forbidden_ids(self, vocab_size: int) -> tuple[int, ...]:
         """Ids that must never be sampled: vision tokens, and the rows of the embedding beyond the tokenizer."""
         vision = {self.tokenizer.token_to_id(token) for token in VISION_TOKENS} - {None}
@@ -75,7 +83,7 @@ class ChatFormat:
 
     def user_ids(self, text: str, images: int) -> tuple[int, ...]:
         """One user turn and the header of the assistant's answer; after the text one <|image_pad|> per image."""
-        return _user_ids(self.tokenizer, text, images)
+        return _user_ids(self.tokenizer, self._words, text, images)
 
     def first_prompt(self, instruction: str, text: str, images: int) -> tuple[int, ...]:
         """The first prompt of an episode, or of a window of it: the instruction, then what was observed."""
@@ -122,7 +130,7 @@ def _encode(tokenizer: Tokenizer, text: str) -> list[int]:
 
 
 @lru_cache(maxsize=1024)  # feedback is one of a few texts: an episode's prompts are dictionary look-ups
-def _user_ids(tokenizer: Tokenizer, text: str, images: int) -> tuple[int, ...]:
-    pictures = f"{VISION_START}{IMAGE_PAD}{VISION_END}" * images
-    rendered = f"{IM_START}user\n{text}{pictures}{IM_END}\n{IM_START}assistant\n"
-    return tuple(tokenizer.encode(rendered, add_special_tokens=False).ids)
+def _user_ids(tokenizer: Tokenizer, words: Tokenizer, text: str, images: int) -> tuple[int, ...]:
+    said = words.encode(f"user\n{text}", add_special_tokens=False).ids
+    rest = f"{VISION_START}{IMAGE_PAD}{VISION_END}" * images + f"{IM_END}\n{IM_START}assistant\n"
+    return (*_encode(tokenizer, IM_START), *said, *_encode(tokenizer, rest))

@@ -145,6 +145,48 @@ async def test_transcript_is_exact_to_the_token_and_the_logprob(
     assert any(turn.finish is FinishReason.LENGTH for turn in trajectory.turns)
 
 
+class Album:
+    """Turns of two images, none, one, of several sizes; its words name a special token."""
+
+    SHAPES = (((64, 64, 3), (32, 96, 3)), (), ((48, 48, 3),))
+
+    def __init__(self) -> None:
+        self.instruction = "Look."
+
+    def reset(self, seed: int) -> Observation:
+        self.turn = 0
+        return self._see("")
+
+    def step(self, completion_text: str) -> StepResult:
+        self.turn += 1
+        return StepResult(self._see("More: <|image_pad|>"), 0.0, self.turn == 6, 0.0, True)
+
+    def close(self) -> None: ...
+
+    def _see(self, text: str) -> Observation:
+        rng = np.random.default_rng(self.turn)
+        shapes = self.SHAPES[self.turn % len(self.SHAPES)]
+        return Observation(tuple(rng.integers(0, 256, shape, dtype=np.uint8) for shape in shapes), text)
+
+
+async def test_turns_of_several_images_and_of_none_are_exact_too(
+    engine: Any, base: BaseModel, adapters: list[LocalAdapter]
+) -> None:
+    await engine.serve(adapters[0])
+    limits = Limits(8, 120, max_images=14, images_per_turn=2)
+    player = Player(engine, base.chat, EnvThreads(lambda env: Album(), 60), limits)
+    task = RolloutTask("maze2d:tiny", (3,), 1, engine.policy_version, Sampling(max_tokens=6), ContextPolicy(0), 6, 11)
+    (group,) = [group async for group in player.play(task)]
+    (trajectory,) = group.trajectories
+    assert trajectory.error == "" and [len(turn.images) for turn in trajectory.turns] == [2, 2, 3, 5, 5, 6]
+    ref = reference(base, adapters[0])
+    for turn in trajectory.turns:
+        pngs = [group.images[name] for name in turn.images]
+        assert turn.prompt_ids.count(base.chat.image_id) == sum([16, 12, 9, 16, 12, 9][: len(pngs)])
+        expected = ref.logprobs(turn.prompt_ids, turn.completion_ids, pngs)
+        assert float((expected - torch.tensor(turn.rollout_logprobs)).abs().max()) < TOLERANCE
+
+
 async def test_each_version_answers_for_itself_while_swapped_under_load(
     engine: Any, base: BaseModel, adapters: list[LocalAdapter]
 ) -> None:
