@@ -6,6 +6,8 @@ import asyncio
 import json
 import os
 import signal
+import socket
+import subprocess
 import sys
 from contextlib import suppress
 from typing import Any
@@ -95,24 +97,32 @@ class _Remote:
 
 
 class _Worker:
-    """One process. `busy` stays True where an answer was given up."""
+    """One process at the other end of a socket. `busy` stays True where an answer was given up.
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    It is started by `subprocess`, not by the event loop: uvloop, which Ray's actors run on, forks, and a child forked
+    beside gRPC's threads may die before it begins (1 in 16 here); `subprocess` uses vfork.
+    """
+
+    def __init__(
+        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
         self.busy = False
         self._process = process
+        self._reader = reader
+        self._writer = writer
 
     @staticmethod
     async def start() -> _Worker:
         """Raises EnvFailed where it does not come up."""
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "tandem_rollout.env_worker", str(os.getpid())),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
-            limit=LONGEST_LINE,
-            start_new_session=True,  # what it starts in turn is killed with it
-        )
-        worker = _Worker(process)
+        ours, its = socket.socketpair()
+        with its:
+            process = subprocess.Popen(  # noqa: ASYNC220 - returns once the program is loaded
+                [sys.executable, "-m", "tandem_rollout.env_worker", str(os.getpid())],
+                stdin=its.fileno(),
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+                start_new_session=True,  # what it starts in turn is killed with it
+            )
+        worker = _Worker(process, *await asyncio.open_connection(sock=ours, limit=LONGEST_LINE))
         try:
             async with deadline(START_TIMEOUT_S, "starting an environment's process"):
                 await worker.read()
@@ -125,24 +135,22 @@ class _Worker:
 
     async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], Observation]:
         """Send a request and read its answer. Raises EnvFailed where the process has ended."""
-        assert self._process.stdin is not None
         self.busy = True
         with suppress(ConnectionError):  # it has ended: reading says so
-            self._process.stdin.write(json.dumps(request).encode() + b"\n")
-            await self._process.stdin.drain()
+            self._writer.write(json.dumps(request).encode() + b"\n")
+            await self._writer.drain()
         answer = await self.read()
         self.busy = False
         return answer
 
     async def read(self) -> tuple[dict[str, Any], Observation]:
         """The next answer."""
-        assert self._process.stdout is not None
         try:
-            head = json.loads(await self._process.stdout.readuntil(b"\n"))
+            head = json.loads(await self._reader.readuntil(b"\n"))
             sizes = [(height, width, 3) for height, width in head["images"]]
-            pixels = [await self._process.stdout.readexactly(height * width * 3) for height, width, _ in sizes]
+            pixels = [await self._reader.readexactly(height * width * 3) for height, width, _ in sizes]
         except (asyncio.IncompleteReadError, ConnectionError) as problem:
-            code = await self._process.wait()
+            code = await asyncio.to_thread(self._process.wait)
             raise EnvFailed(f"the environment's process ended with code {code}") from problem
         except asyncio.LimitOverrunError as problem:
             raise EnvFailed(f"an answer of more than {LONGEST_LINE} bytes") from problem
@@ -153,4 +161,5 @@ class _Worker:
         """Kill it and what it started."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        await self._process.communicate()  # until its pipes are closed
+        self._writer.close()
+        await asyncio.to_thread(self._process.wait)

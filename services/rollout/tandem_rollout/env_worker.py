@@ -1,7 +1,7 @@
 """One environment in a process of its own: `python -m tandem_rollout.env_worker PARENT_PID`; `env_processes` starts it.
 
-Requests come on stdin, answers go to what stdout was; what the environment prints goes to stderr. A message is a line
-of JSON, an answer's images follow it as raw bytes:
+Standard input is a socket: requests come and answers go there. A message is a line of JSON, an answer's images follow
+as raw bytes:
 
     {"do": "reset", "env": "maze2d:tiny", "seed": 3}  ->  {"instruction": .., "text": .., "images": [[64, 64]]} + bytes
     {"do": "step", "text": "('move', 0)"}             ->  {"text": .., "images": .., "reward": .., ...} + bytes
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from typing import Any, BinaryIO
 
@@ -72,11 +73,11 @@ def _send(answers: BinaryIO, head: dict[str, Any], seen: Observation) -> None:
 
 
 def main() -> None:
-    """Keep stdout for the answers alone."""
+    """Answer over the socket that standard input is; the environment gets an empty one."""
     die_with_parent(int(sys.argv[1]))
-    answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)
-    serve(sys.stdin.buffer, answers)
+    with socket.socket(fileno=os.dup(0)) as connection:
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        serve(connection.makefile("rb"), connection.makefile("wb"))
 
 
 if __name__ == "__main__":

@@ -168,6 +168,28 @@ async def test_processes_serve_one_episode_after_another_and_a_hung_one_is_kille
     await environments.close()
 
 
+def test_processes_start_beside_grpc_on_ray_s_event_loop() -> None:
+    """uvloop's own way to start a process forks, and gRPC's fork handlers kill 1 in 16 children."""
+    script = (
+        "import asyncio, grpc, uvloop\n"
+        "from tandem_rollout.env_processes import EnvProcesses\n"
+        "async def main():\n"
+        "    server = grpc.aio.server()\n"
+        "    port = server.add_insecure_port('127.0.0.1:0')\n"
+        "    await server.start()\n"
+        "    async with grpc.aio.insecure_channel(f'127.0.0.1:{port}') as channel:\n"
+        "        await channel.channel_ready()\n"
+        "        environments = EnvProcesses(60)\n"
+        "        episodes = [environments.open('maze2d:tiny') for _ in range(16)]\n"
+        "        await asyncio.gather(*(episode.reset(1) for episode in episodes))\n"
+        "        await environments.close()\n"
+        "    await server.stop(None)\n"
+        "uvloop.run(main())\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+
+
 async def test_threads_and_processes_play_the_same_episodes(chat: ChatFormat) -> None:
     task = replace(TASK, env="maze2d:tiny?style=random", seeds=(3, 4), group_size=2)
 
