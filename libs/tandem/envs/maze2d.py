@@ -9,7 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from tandem.envs.actions import ENDED, HIT_WALL, MOVED, NOT_UNDERSTOOD
+from tandem.envs import actions
+from tandem.envs.actions import ENDED, HIT_WALL, MOVED, NOT_UNDERSTOOD, find_action
 from tandem.envs.ids import Option, check_options, format_id
 from tandem.envs.layout import (
     DIRECTION_NAMES,
@@ -34,7 +35,7 @@ STOP_CLAUSE = ", or ('stop', 'stop') once you stand on the red square"
 BRIEF_INSTRUCTION = "Reach the red square."
 MOST_ROOMS = 16  # along one side
 
-_ACTION = re.compile(r"""\(\s*['"]?(?:move['"]?\s*,\s*(?P<move>[0-3])|(?P<stop>stop)['"]?\s*,\s*['"]?stop['"]?)\s*\)""")
+_STOP = re.compile(r"""\(\s*['"]?stop['"]?\s*,\s*['"]?stop['"]?\s*\)""")
 
 Action: TypeAlias = int | str  # a direction 0..3, or "stop"
 
@@ -96,15 +97,14 @@ PRESETS: dict[str, MazePreset] = {
 
 def parse_action(text: str) -> Action | None:
     """The first ('move', d) or ('stop', 'stop') in a text, spaces and quotes taken loosely; None if there is none."""
-    match = _ACTION.search(text)
-    if match is None:
-        return None
-    return "stop" if match["stop"] else int(match["move"])
+    stop = _STOP.search(text)
+    direction = find_action(text[: stop.start()] if stop else text, "move", range(4))
+    return "stop" if stop and direction is None else direction
 
 
 def action_text(action: Action) -> str:
     """The text a demonstration answers with: the inverse of `parse_action`."""
-    return "('stop', 'stop')" if action == "stop" else f"('move', {action})"
+    return actions.action_text("stop" if action == "stop" else "move", action)
 
 
 class Maze2D:

@@ -12,12 +12,12 @@ from PIL import Image
 
 from tandem.model.lru import LRU
 
-CACHED_FRAMES = 8192
+CACHED_BYTES = 512 * 2**20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Frame:
-    """One image, named by the sha256 of its PNG bytes. `pixels`: uint8 [H, W, 3]."""
+    """One image, named by the sha256 of its PNG bytes. `pixels`: uint8 [H, W, 3], read-only."""
 
     sha256: str
     png: bytes
@@ -25,20 +25,22 @@ class Frame:
 
 
 class FrameCache:
-    """Makes frames; a picture seen lately is not encoded again. Not for use from several threads."""
+    """Makes frames; a picture seen lately, within `size` bytes, is not encoded again. Not for several threads."""
 
-    def __init__(self, size: int = CACHED_FRAMES) -> None:
-        self._frames: LRU[bytes, Frame] = LRU(size)
+    def __init__(self, size: int = CACHED_BYTES) -> None:
+        self._frames: LRU[bytes, Frame] = LRU(size, weigh=lambda frame: frame.pixels.nbytes + len(frame.png))
 
     def frame(self, pixels: NDArray[np.uint8]) -> Frame:
         """The frame of an image, uint8 [H, W, 3]. Raises ValueError for any other array."""
         if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3:
             raise ValueError(f"an observation's image must be uint8 [H, W, 3], not {pixels.dtype} {list(pixels.shape)}")
-        key = hashlib.blake2b(pixels.tobytes(), digest_size=16, key=repr(pixels.shape).encode()).digest()
+        data = pixels.tobytes()  # a copy: an environment may draw its next picture into the same array
+        key = hashlib.blake2b(data, digest_size=16, key=repr(pixels.shape).encode()).digest()
         found = self._frames.get(key)
         if found is None:
-            png = encode_png(pixels)
-            found = Frame(hashlib.sha256(png).hexdigest(), png, pixels)
+            kept = np.frombuffer(data, np.uint8).reshape(pixels.shape)
+            png = encode_png(kept)
+            found = Frame(hashlib.sha256(png).hexdigest(), png, kept)
             self._frames[key] = found
         return found
 
