@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -81,7 +82,8 @@ def _complete(
     """One completion per state."""
     chat = policy.chat
     images = policy.see([seen.images[0] for _, seen in states])
-    prompts = [expand(chat, chat.first_prompt(env.instruction, seen.text, images=1)) for env, seen in states]
+    tokens = math.prod(images.grids["0"])
+    prompts = [expand(chat, chat.first_prompt(env.instruction, seen.text, images=1), tokens) for env, seen in states]
     done: list[tuple[int, ...]] = [()] * len(states)
     active = list(range(len(states)))
     for _ in range(max_tokens):
