@@ -74,6 +74,14 @@ pins:  ## resolve requirements/*.in of PROFILE into pinned requirements/*.txt, i
 demo: install  ## train the tiny model on mazes, on this machine: the main job (QUICK=1: a short one)
 	$(VENV)/bin/tandem train deploy/recipes/maze2d-cpu.yaml $(DEMO) $(if $(QUICK),$(QUICK_OVERRIDES)) $(ARGS)
 
+.PHONY: demo-slide demo-sort
+demo-slide: install  ## a sliding puzzle: fine-tune a start for it, once, then train
+	[[ -e runs/slide-sft/report.json ]] || $(VENV)/bin/tandem sft deploy/recipes/slide-sft.yaml
+	$(VENV)/bin/tandem train deploy/recipes/slide-cpu.yaml $(DEMO) $(ARGS)
+
+demo-sort: install  ## a game of text alone
+	$(VENV)/bin/tandem train deploy/recipes/sort-cpu.yaml $(DEMO) $(ARGS)
+
 .PHONY: bench
 bench: install  ## measure: figures, not tests
 	$(PY) -m pytest tests/bench --override-ini=python_files='bench_*.py' -s $(ARGS)
