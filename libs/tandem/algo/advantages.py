@@ -20,7 +20,8 @@ Estimator = Callable[[Tensor, Tensor], Tensor]
 def group_advantages(name: str, returns: Tensor, valid: Tensor) -> tuple[Tensor, dict[str, float]]:
     """The advantages of a batch of groups by the estimator `name`, a key of `ADVANTAGES`.
 
-    A group whose valid returns are all equal, and a group of one, give exactly 0: rounding makes up no advantage.
+    A group whose valid returns are all equal, and a group of one, give exactly 0: rounding makes up no advantage. One
+    with a valid return that float32 cannot hold gives NaN: its update is then skipped, not made without a gradient.
 
     Args:
         returns: float [G, S], one row per group. Only entries where `valid` is True are looked at.
@@ -32,7 +33,9 @@ def group_advantages(name: str, returns: Tensor, valid: Tensor) -> tuple[Tensor,
         return returns.float(), _describe(returns.float())
     values = torch.where(valid, returns.double(), 0.0)  # double: a mean of equal numbers should be that number
     found = ADVANTAGES[name](values, valid)
-    advantages = torch.where(valid & _varied(values, valid), found, 0.0).float()
+    found = torch.where(_varied(values, valid), found, 0.0)
+    found = torch.where(values.float().isfinite().all(dim=1, keepdim=True), found, torch.nan)
+    advantages = torch.where(valid, found, 0.0).float()
     return advantages, _describe(advantages[valid])
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+import torch
 from torch import Tensor
 
 Aggregation = Callable[[Tensor, int], Tensor]
@@ -23,7 +24,7 @@ def token_weights(name: str, lengths: Tensor, longest: int) -> Tensor:
     Returns:
         float32 [N].
     """
-    weights = lengths.new_zeros(len(lengths), dtype=lengths.double().dtype)
+    weights = torch.zeros(len(lengths), dtype=torch.float64)
     if (some := lengths > 0).any():
         weights[some] = AGGREGATIONS[name](lengths[some].double(), longest)
     return weights.float()
@@ -50,7 +51,7 @@ def seq_mean_token_sum(lengths: Tensor, longest: int) -> Tensor:
 
     w = 1 / N
     """
-    return (0 * lengths + 1) / len(lengths)
+    return torch.ones_like(lengths) / len(lengths)
 
 
 def seq_mean_token_sum_norm(lengths: Tensor, longest: int) -> Tensor:

@@ -80,6 +80,23 @@ def test_group_of_one_and_of_equals_is_exactly_zero(name: str) -> None:
 
 
 @all_estimators
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf"), 1e300])
+@pytest.mark.parametrize("others", ["as bad", "good"])
+def test_return_that_float32_cannot_hold_is_never_an_advantage_of_zero(name: str, bad: float, others: str) -> None:
+    """The whole group is NaN, so that the update that it goes into is skipped; only who does not count stays 0."""
+    returns = tensor([[bad, 1.0 if others == "good" else bad, bad]], dtype=torch.float64)
+    found, _ = group_advantages(name, returns, tensor([[True, True, False]]))
+    assert found.isnan().tolist() == [[True, True, False]]
+    assert found[0, 2] == 0
+
+
+@all_estimators
+def test_return_that_is_not_finite_of_a_failed_member_is_not_looked_at(name: str) -> None:
+    found, _ = group_advantages(name, tensor([[1.0, 0.0, float("nan")]]), tensor([[True, True, False]]))
+    assert torch.equal(found[:, :2], _advantages(name, [1.0, 0.0]))
+
+
+@all_estimators
 def test_no_group(name: str) -> None:
     advantages, metrics = group_advantages(name, torch.zeros(0, 0), torch.zeros(0, 0, dtype=torch.bool))
     assert advantages.shape == (0, 0)

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 from tandem.types import Trajectory, TrajectoryGroup, Turn, UserError
 
+LARGEST_REWARD = 1e18  # its square still fits float32: what is far larger would end as infinite or, over a spread, as 0
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -34,8 +36,9 @@ def check_groups(groups: Sequence[TrajectoryGroup], limits: Limits) -> None:
 
     Raises:
         UserError: no groups, a group twice, a group of another size or whose members start differently
-            (mixed seeds), a reward, return or logprob that is not finite, counts or ids that do not fit, a
-            turn longer than the context (an image may be), an image that is not its sha256.
+            (mixed seeds), a reward or return beyond `LARGEST_REWARD`, a logprob that is not finite, counts or
+            ids that do not fit, a turn longer than the context (an image may be), an image that is not its sha256.
+            Members say nothing of their seed: mixed ones are found where their first prompts or images differ.
 
     A turn without a completion token is none of these: there is nothing to learn from it, and `pack` leaves it out.
     So is an episode without a turn, as one ends whose first image does not fit the engine.
@@ -75,15 +78,19 @@ def _check_members(group: TrajectoryGroup, group_size: int | None, where: str) -
 
 
 def _check_trajectory(trajectory: Trajectory, sizes: Mapping[str, int], limits: Limits, where: str) -> None:
-    if not (math.isfinite(trajectory.task_reward) and math.isfinite(trajectory.total_return)):
-        raise UserError(f"{where}: reward {trajectory.task_reward} or return {trajectory.total_return} is not finite")
     for index, turn in enumerate(trajectory.turns):
         _check_turn(turn, sizes, limits, f"{where} turn {index}")
+    _check_reward(trajectory.task_reward, f"{where}: task reward")
+    _check_reward(trajectory.total_return, f"{where}: return")
+
+
+def _check_reward(value: float, what: str) -> None:
+    if not abs(value) <= LARGEST_REWARD:  # so that NaN is refused, too
+        raise UserError(f"{what} {value} is not within {LARGEST_REWARD:.0e} of 0; rewards are of the order of 1")
 
 
 def _check_turn(turn: Turn, sizes: Mapping[str, int], limits: Limits, where: str) -> None:
-    if not math.isfinite(turn.reward):
-        raise UserError(f"{where}: reward {turn.reward} is not finite")
+    _check_reward(turn.reward, f"{where}: reward")
     if len(turn.rollout_logprobs) != len(turn.completion_ids):
         raise UserError(f"{where}: {len(turn.completion_ids)} completion ids but {len(turn.rollout_logprobs)} logprobs")
     if not all(map(math.isfinite, turn.rollout_logprobs)):

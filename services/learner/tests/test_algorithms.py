@@ -14,7 +14,7 @@ from cores import VISION, MakeCore, adapter_of, gradients_of, members_of, with_l
 from episodes import play_groups
 from torch.testing import assert_close
 
-from tandem.algo import group_advantages, in_order, return_table
+from tandem.algo import ADVANTAGES, group_advantages, in_order, return_table
 from tandem.types import FinishReason, PublishKind, TrajectoryGroup, Turn
 from tandem_learner.forward import measure
 from tandem_learner.minibatches import kl_of_trajectories, make_minibatches
@@ -262,13 +262,30 @@ def test_turns_without_a_completion_earn_but_teach_nothing(make_core: MakeCore, 
     assert metrics["skipped_updates"] == 0
 
 
-def test_rewards_beyond_float32_skip_the_update(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
-    """Finite, so not refused, but no advantage can hold them: no weight becomes NaN."""
+@pytest.mark.parametrize("advantage", ADVANTAGES)
+def test_rewards_beyond_float32_skip_the_update(
+    make_core: MakeCore, groups: list[TrajectoryGroup], advantage: str
+) -> None:
+    """Should one get past `validate`: no weight becomes NaN, and no update without a gradient looks like one."""
     group = next(g for g in groups if g.has_signal)
     first = group.trajectories[0]
     rich = replace(first, turns=(replace(first.turns[0], reward=1e300), *first.turns[1:]))
-    core = make_core(**_algo(advantage="dr_grpo"))
+    core = make_core(**_algo(advantage=advantage))
     before = adapter_of(core)
     metrics = core.train_step([replace(group, trajectories=(rich, *group.trajectories[1:]))])
     assert metrics["skipped_updates"] == 1
+    assert all(torch.equal(before[name], now) for name, now in adapter_of(core).items())
+
+
+def test_price_beyond_float32_skips_the_update(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
+    """A logprob that is finite, and whose square in `k2` is not: all returns are minus infinity."""
+
+    def absurd(turn: Turn) -> Turn:
+        return replace(turn, rollout_logprobs=(-1e30,) * len(turn.completion_ids))
+
+    group = next(g for g in groups if g.has_signal)
+    sent = replace(group, trajectories=tuple(replace(t, turns=tuple(map(absurd, t.turns))) for t in group.trajectories))
+    core = make_core(**_algo(loss="cispo", kl={"coef": 0.1, "place": "reward"}))  # whose clipped ratio stays finite
+    before = adapter_of(core)
+    assert core.train_step([sent])["skipped_updates"] == 1
     assert all(torch.equal(before[name], now) for name, now in adapter_of(core).items())

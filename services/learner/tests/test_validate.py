@@ -52,9 +52,11 @@ def _second(change: Callable[[Trajectory], Trajectory]) -> TrajectoryGroup:
 @pytest.mark.parametrize(
     ("group", "said"),
     [
-        (_group(_turn(reward=math.nan)), "group g7 member 1: .*not finite"),
-        (_group(_turn(), _turn(reward=math.inf), _turn(reward=-math.inf)), "group g7 member 1: .*not finite"),
-        (_second(lambda t: replace(t, task_reward=math.nan)), "group g7 member 1: .*not finite"),
+        (_group(_turn(reward=math.nan)), "group g7 member 1 turn 0: reward nan is not within"),
+        (_group(_turn(), _turn(reward=math.inf), _turn(reward=-math.inf)), "group g7 member 1 turn 1: reward inf"),
+        (_group(_turn(), _turn(reward=1e300), _turn(reward=-1e300)), "group g7 member 1 turn 1: reward 1e.300 is not"),
+        (_group(*[_turn(reward=-9e17)] * 2), "group g7 member 1: return -1.8e.18 is not within"),
+        (_second(lambda t: replace(t, task_reward=math.nan)), "group g7 member 1: task reward nan is not within"),
         (_group(_turn(), _turn(rollout_logprobs=(-0.5,))), "group g7 member 1 turn 1: 2 completion ids but 1 logprobs"),
         (_group(_turn(rollout_logprobs=(-0.5, math.nan))), "turn 0: a rollout logprob is not finite"),
         (_group(_turn(rollout_logprobs=(-0.5, -math.inf))), "turn 0: a rollout logprob is not finite"),
