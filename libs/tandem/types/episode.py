@@ -75,7 +75,7 @@ class Trajectory:
     turns: tuple[Turn, ...]
     stop_reason: StopReason
     task_reward: float
-    error: str = ""  # what went wrong, where `stop_reason.failed`
+    error: str = ""  # what went wrong, where `stop_reason.failed` or not even the first prompt fits
     metrics: Mapping[str, float] = field(default_factory=dict)  # of the environment: shortest path, wall hits, ...
 
     @property

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from tandem.config import Config
 from tandem.types import AdapterRef, ContextPolicy, RolloutTask, Sampling, TrajectoryGroup
-from tandem_controller.fleet import Fleet
+from tandem_controller.fleet import Fleet, check_played
 from tandem_controller.outcomes import Evaluation, SuiteResult, figures, suite_result
 from tandem_controller.suites import FIXED, Suite
 
@@ -20,10 +20,14 @@ async def evaluate(
     suites: Sequence[Suite],
     save: Callable[[Sequence[TrajectoryGroup]], object] = lambda groups: None,
 ) -> Evaluation:
-    """Play the suites under the adapter, which the fleet serves already; `save` gets each suite's groups by seed."""
+    """Play the suites under the adapter, which the fleet serves already; `save` gets each suite's groups by seed.
+
+    Raises:
+        TandemError: not one episode of a suite could be played.
+    """
     results = list[SuiteResult]()
     for suite in suites:
-        groups = await fleet.play(evaluation_task(config, adapter.version, suite))
+        groups = await _play(fleet, config, adapter.version, suite)
         save(groups)
         results.append(suite_result(suite, groups))
     return Evaluation(
@@ -59,5 +63,10 @@ def headline(results: Sequence[SuiteResult]) -> SuiteResult | None:
 
 async def fixed_greedy(fleet: Fleet, config: Config, version: int, suite: Suite) -> float:
     """Greedy solve rate on the fixed set: the headline figure."""
+    return figures([suite_result(suite, await _play(fleet, config, version, suite))]).rate
+
+
+async def _play(fleet: Fleet, config: Config, version: int, suite: Suite) -> list[TrajectoryGroup]:
     groups = await fleet.play(evaluation_task(config, version, suite))
-    return figures([suite_result(suite, groups)]).rate
+    check_played(f"{suite.name} of {suite.env}", groups)
+    return groups

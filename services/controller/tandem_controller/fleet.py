@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tandem.config import RolloutConfig
+from tandem.obs import get_logger
 from tandem.rpc.clients import RolloutClient
 from tandem.runtime import together
 from tandem.types import AdapterRef, RolloutTask, TandemError, TrajectoryGroup, UserError
 
+log = get_logger(__name__)
+WARN_SHARE = 0.1  # of a step's episodes
 GRACE_S = 60.0  # an episode's own deadline must come first: then it is a failed trajectory, not a failed call
 
 
@@ -31,9 +35,7 @@ class Fleet:
         groups: list[TrajectoryGroup] = []
 
         async def ask(replica: RolloutClient, seeds: tuple[int, ...]) -> None:
-            async for group in replica.rollout(
-                replace(task, seeds=seeds), self.timeout_s(len(seeds) * task.group_size)
-            ):
+            async for group in replica.rollout(replace(task, seeds=seeds), self.timeout_s(len(seeds), task.group_size)):
                 groups.append(group)
                 on_group(group)
 
@@ -43,9 +45,13 @@ class Fleet:
             raise TandemError(f"asked for {len(task.seeds)} groups, {len(groups)} came back")
         return sorted(groups, key=lambda group: group.seed)
 
-    def timeout_s(self, episodes: int) -> float:
-        """Deadline of so many episodes on one replica, in seconds: at worst, each wave of them takes its whole time."""
-        waves = math.ceil(episodes / self.limits.max_concurrent_episodes)
+    def timeout_s(self, groups: int, group_size: int) -> float:
+        """Deadline of so many groups on one replica, in seconds: at worst, each wave of episodes takes its whole time.
+
+        A replica plays what it has seats for; with `run.deterministic`, no more whole groups than that.
+        """
+        seats = self.limits.max_concurrent_episodes
+        waves = max(math.ceil(groups * group_size / seats), math.ceil(groups / max(1, seats // group_size)))
         return waves * self.limits.episode_timeout_s + GRACE_S
 
     async def load(self, adapter: AdapterRef) -> float:
@@ -83,3 +89,20 @@ class Fleet:
     async def close(self) -> None:
         """Close the channels."""
         await together(*(replica.close() for replica in self.replicas))
+
+
+def check_played(what: str, groups: Sequence[TrajectoryGroup]) -> None:
+    """Warn where more than a tenth of the episodes failed or had no turn: what the rest says is less than it seems.
+
+    Raises:
+        TandemError: none is left, so that there is nothing to learn from, and no figure to give.
+    """
+    episodes = [trajectory for group in groups for trajectory in group.trajectories]
+    reasons = Counter(t.error or t.stop_reason for t in episodes if t.stop_reason.failed or not t.turns)
+    count = reasons.total()
+    if count <= WARN_SHARE * len(episodes):
+        return
+    why = f"mostly for this: {reasons.most_common(1)[0][0]}"
+    if count == len(episodes):
+        raise TandemError(f"{what}: not one of {count} episodes could be played, {why}")
+    log.warning("%s: %d of %d episodes could not be played, %s", what, count, len(episodes), why)

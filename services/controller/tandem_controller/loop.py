@@ -67,8 +67,10 @@ class Stopwatch:
     def phase(self, name: str) -> Iterator[None]:
         """Add the body's time to a phase."""
         start = time.perf_counter()
-        yield
-        self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
 async def start(services: Services, config: Config, version: int) -> Position:

@@ -99,8 +99,10 @@ async def _session(
 def timed(seconds: dict[str, float], phase: str) -> Iterator[None]:
     """Note how long the body took."""
     began = time.monotonic()
-    yield
-    seconds[phase] = time.monotonic() - began
+    try:
+        yield
+    finally:
+        seconds[phase] = time.monotonic() - began
 
 
 @asynccontextmanager

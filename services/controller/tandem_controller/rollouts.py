@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from tandem.config import Config
 from tandem.envs import tasks
 from tandem.types import ContextPolicy, RolloutTask, Sampling, TrajectoryGroup
-from tandem_controller.fleet import Fleet
+from tandem_controller.fleet import Fleet, check_played
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,7 @@ class Played:
         """Figures of a step's rollouts for metrics.jsonl, over everything played."""
         episodes = [trajectory for group in self.groups for trajectory in group.trajectories]
         turns = [turn for trajectory in episodes for turn in trajectory.turns]
+        returns = [trajectory.total_return for group in self.groups for trajectory in group.valid_members]
         return {
             "rollout/groups_played": len(self.groups),
             "rollout/groups_with_signal": sum(group.has_signal for group in self.groups),
@@ -36,6 +37,7 @@ class Played:
             "rollout/episodes": len(episodes),
             "rollout/turns": len(turns),
             "rollout/solve_rate": sum(t.solved for t in episodes) / max(1, len(episodes)),
+            "rollout/return_mean": sum(returns) / max(1, len(returns)),
             "rollout/parse_failures": sum(not turn.parsed for turn in turns) / max(1, len(turns)),
             "rollout/failed_episodes": sum(t.stop_reason.failed for t in episodes),
         }
@@ -53,6 +55,9 @@ async def play_step(
     A refill asks for what is missing and no more, so nothing with a signal is ever thrown away, and which seeds are
     learned from does not depend on which group came back first. Where not one group has a signal the learner gets
     the first round's: it counts a step without an update.
+
+    Raises:
+        TandemError: not one episode could be played.
     """
     wanted, groups, rounds = config.rollout.groups_per_step, list[TrajectoryGroup](), 0
     missing = wanted
@@ -61,6 +66,7 @@ async def play_step(
         groups += await fleet.play(training_task(config, version, seeds), on_group)
         rounds, next_seed = rounds + 1, seeds[-1] + 1
         missing = wanted - sum(group.has_signal for group in groups)
+    check_played(f"step {version + 1}", groups)
     learned = groups
     if config.rollout.max_refills:
         learned = [group for group in groups if group.has_signal] or groups[:wanted]

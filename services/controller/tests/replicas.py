@@ -23,6 +23,11 @@ def episode(member: int, solved: bool, turns: int = 1, **metrics: float) -> Traj
     )
 
 
+def lost(member: int, stop: StopReason, error: str) -> Trajectory:
+    """One that ended before its first turn."""
+    return Trajectory(member, (), stop, 0.0, error=error)
+
+
 def nothing_played(request: rollout_pb2.RolloutRequest, seed: int) -> tuple[Trajectory, ...]:
     return ()
 

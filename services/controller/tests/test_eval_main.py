@@ -3,13 +3,13 @@
 from pathlib import Path
 
 import pytest
-from replicas import Replica, episode, fleet_of
+from replicas import Replica, episode, fleet_of, lost
 from rich.console import Console
 
 from tandem.config import Config
 from tandem.storage import VersionStore
 from tandem.storage.episodes import read_groups, write_groups
-from tandem.types import AdapterRef, NotFound, PublishKind, UserError
+from tandem.types import AdapterRef, NotFound, PublishKind, StopReason, TandemError, UserError
 from tandem_controller.eval_main import Request, resolve, run_evaluation, temperature
 from tandem_controller.evaluate import EVAL_SEED, evaluate, fixed_greedy, headline
 from tandem_controller.outcomes import compare, figures
@@ -65,6 +65,15 @@ async def test_suites_are_played_as_they_say_and_recorded(config: Config, tmp_pa
     assert {(request.env, request.max_turns) for request in requests} == {(s.env, s.max_turns) for s in suites}
     recorded = list(read_groups(tmp_path / "saved"))
     assert [(g.env, g.seed) for g in recorded] == [(suite.env, seed) for suite in suites for seed in suite.seeds]
+
+
+async def test_a_suite_without_a_playable_episode_has_no_figure(config: Config) -> None:
+    broken = Replica(play=lambda request, seed: (lost(0, StopReason.ENGINE_ERROR, "engine gone"),))
+    async with fleet_of(broken) as fleet:
+        with pytest.raises(TandemError, match=r"heldout of maze2d:tiny: not one of 4 .* this: engine gone"):
+            await evaluate(fleet, config, BASE, plan(config, ["heldout"]).suites)
+        with pytest.raises(TandemError, match=r"fixed64 of maze2d:tiny: not one of 6"):
+            await fixed_greedy(fleet, config, 0, plan(config, ["fixed64"]).suites[0])
 
 
 async def test_tables_fit_a_terminal_and_say_what_failed(config: Config, capsys: pytest.CaptureFixture[str]) -> None:

@@ -43,7 +43,8 @@ async def test_all_must_have_one_base_model() -> None:
             await fleet.check("base-b")
 
 
-async def test_the_calls_deadline_leaves_each_wave_of_episodes_its_own() -> None:
+@pytest.mark.parametrize(("groups", "size", "waves"), [(17, 1, 3), (8, 2, 2), (1, 17, 3), (2, 5, 2), (5, 3, 3)])
+async def test_the_calls_deadline_leaves_each_wave_of_episodes_its_own(groups: int, size: int, waves: int) -> None:
+    """On 8 seats: 17 episodes are 3 waves of 10 s each; 2 groups of 5 are 2, where groups are played whole."""
     async with fleet_of(Replica()) as fleet:
-        # 17 episodes on 8 seats are 3 waves of 10 s each
-        assert fleet.timeout_s(17) == 30 + GRACE_S
+        assert fleet.timeout_s(groups, size) == 10 * waves + GRACE_S

@@ -1,11 +1,13 @@
 """Dynamic sampling: which seeds are played and which the learner gets, whatever order groups come back in."""
 
+import logging
+
 import pytest
-from replicas import Replica, episode, fleet_of
+from replicas import Replica, episode, fleet_of, lost, turn
 
 from tandem.config import Config
 from tandem.envs import tasks
-from tandem.types import Trajectory
+from tandem.types import StopReason, TandemError, Trajectory
 from tandem_controller.rollouts import Played, play_step
 
 
@@ -66,3 +68,42 @@ async def test_a_resume_plays_on_where_the_step_ended() -> None:
     async with fleet_of(Replica(play=mixed_where(lambda seed: True))) as fleet:
         second = await play_step(fleet, config, 1, first.next_seed)
     assert min(group.seed for group in second.groups) > max(group.seed for group in first.groups)
+
+
+async def step_of(play) -> Played:
+    rollout = {"groups_per_step": 4, "group_size": 2}
+    config = Config.model_validate({"model": {"path": "x"}, "rollout": rollout})
+    async with fleet_of(Replica(play=play)) as fleet:
+        return await play_step(fleet, config, 0, 0)
+
+
+@pytest.mark.parametrize("stop", [StopReason.ENGINE_ERROR, StopReason.ENV_ERROR, StopReason.CONTEXT_LIMIT])
+async def test_a_step_without_a_playable_episode_is_refused_with_the_commonest_reason(stop: StopReason) -> None:
+    def play(request, seed: int) -> tuple[Trajectory, ...]:
+        return lost(0, stop, "no such adapter"), lost(1, stop, "no such adapter" if seed % 2 else f"seed {seed}")
+
+    with pytest.raises(TandemError, match="not one of 8 episodes could be played, mostly for this: no such adapter"):
+        await step_of(play)
+
+
+async def test_many_unplayed_episodes_are_warned_of_and_few_are_not(caplog: pytest.LogCaptureFixture) -> None:
+    seeds = tasks.seeds("maze2d:tiny", "train", 4)
+
+    def play(request, seed: int) -> tuple[Trajectory, ...]:
+        return episode(0, True), lost(1, StopReason.DEADLINE, "60 s") if seed == seeds[0] else episode(1, False)
+
+    with caplog.at_level(logging.WARNING):
+        await step_of(play)
+        assert "1 of 8 episodes could not be played, mostly for this: 60 s" in caplog.text
+        caplog.clear()
+        await step_of(lambda request, seed: (episode(0, True), episode(1, False)))
+        assert caplog.text == ""
+
+
+async def test_the_mean_return_is_of_all_that_the_policy_played() -> None:
+    def play(request, seed: int) -> tuple[Trajectory, ...]:
+        shaped = Trajectory(0, (turn(0.25), turn(0.25)), StopReason.TURN_LIMIT, 0.0)
+        failed = Trajectory(1, (turn(9.0),), StopReason.DEADLINE, 0.0, error="60 s")
+        return shaped, failed
+
+    assert (await step_of(play)).figures()["rollout/return_mean"] == 0.5

@@ -147,9 +147,6 @@ class Player:
             for member in range(task.group_size)
         ]
         members = await together(*(self._play_member(begin, pace) for begin in episodes))
-        for member in members:
-            if member.stop_reason is StopReason.CONTEXT_LIMIT and not member.turns:
-                raise UserError(f"{task.env}: not even the first prompt fits: {member.error}")
         named = {name for member in members for turn in member.turns for name in turn.images}
         return TrajectoryGroup(
             group_id=f"v{task.policy_version}-s{task.sampling_seed}-t{seed}",
@@ -222,7 +219,8 @@ class _Episode:
         except EnvFailed as problem:
             return self.trajectory(StopReason.ENV_ERROR, str(problem))
         except ContextFull as problem:
-            return self.trajectory(StopReason.CONTEXT_LIMIT, "" if self.turns else str(problem))
+            error = "" if self.turns else f"not even the first prompt fits: {problem}"
+            return self.trajectory(StopReason.CONTEXT_LIMIT, error)
         except TandemError as problem:
             return self.trajectory(StopReason.ENGINE_ERROR, str(problem))
         return self.trajectory(stop)

@@ -164,10 +164,22 @@ async def test_context_limit_keeps_what_was_played(chat: ChatFormat) -> None:
     assert len(trajectory.turns) == 5
 
 
-async def test_first_prompt_that_does_not_fit_is_the_users_error(chat: ChatFormat) -> None:
-    engine = StubEngine(chat, max_model_len=10)
-    with pytest.raises(UserError, match="not even the first prompt fits"):
-        await play(player_of(engine), replace(TASK, seeds=(SEED, SEED + 1)))
+async def test_a_first_prompt_that_does_not_fit_ends_that_episode_alone(chat: ChatFormat) -> None:
+    """One task with too long a text costs its own group, not the others of the call."""
+    texts = {SEED: "long " * 500, SEED + 1: "short"}
+
+    class Wordy(Broken):
+        def reset(self, seed: int) -> Observation:
+            return replace(self.inner.reset(seed), text=texts[seed])
+
+    engine = StubEngine(chat, answer=lambda number: "?", max_model_len=400)
+    player = player_of(engine, make=lambda env_id: Wordy("nowhere"))
+    groups = await play(player, replace(TASK, seeds=(SEED, SEED + 1), max_turns=2, context=ContextPolicy(1)))
+    long, short = sorted(groups, key=lambda group: group.seed)
+    for trajectory in long.trajectories:
+        assert trajectory.stop_reason is StopReason.CONTEXT_LIMIT and not trajectory.solved and trajectory.turns == ()
+        assert "not even the first prompt fits: " in trajectory.error
+    assert [len(trajectory.turns) for trajectory in short.trajectories] == [2, 2]
     assert engine.running == 0
 
 
