@@ -110,5 +110,5 @@ def test_what_cannot_be_is_one_line(tmp_path: Path) -> None:
     assert "episodes.jsonl: cannot be read" in refused(tmp_path, "a", "sft.episodes=/nowhere")
     assert "`tandem sft`'s" in refused(tmp_path, "a", "learner.algo.loss=sft", verb="train")
     assert "`tandem sft`'s" in refused(tmp_path, "a", "learner.trainable=full", verb="train")
-    assert "correction.kind must be none" in refused(tmp_path, "a", "learner.algo.correction.kind=mask")
+    assert "correction has no effect with loss sft" in refused(tmp_path, "a", "learner.algo.correction.kind=mask")
     assert "/nowhere" in refused(tmp_path, "a", "model.adapter=/nowhere")

@@ -4,7 +4,7 @@ With d = logprob - ref_logprob of a token that the policy sampled (Schulman 2020
 and what each is good for (Liu et al. 2025, arXiv:2510.01555):
 
     estimator  value                         in the reward (no gradient)   in the loss: its gradient, on policy
-    k1         d, unbiased, of either sign   the usual choice              zero in expectation: only noise. Do not use
+    k1         d, unbiased, of either sign   the usual choice              zero in expectation: noise, refused
     k2         d^2 / 2, biased, >= 0         biased                        that of KL(policy || base), unbiased
     k3         e^-d - 1 + d, unbiased, >= 0  unbiased, steadier than k1    that of KL(base || policy): another direction
 

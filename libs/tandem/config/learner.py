@@ -49,6 +49,16 @@ class CorrectionConfig(Section):
     high: Annotated[float, Field(gt=0)] = Field(default=2.0, description="Largest weight.")
 
 
+# What a loss does not look at must stay at its default: set, it would look as if it did something.
+UNUSED = {
+    "cispo": ("dual_clip",),
+    "sft": (
+        *("advantage", "clip_low", "clip_high", "dual_clip", "ratio", "correction"),
+        *("drop_zero_variance", "gap_warning"),
+    ),
+}
+
+
 class AlgoConfig(Section):
     """How groups become a loss. The algorithms and their papers: `tandem/algo/`, a page each."""
 
@@ -96,8 +106,25 @@ class AlgoConfig(Section):
             raise ValueError("dual_clip must be above 1, or 0 for none")
         if self.correction.low > self.correction.high:
             raise ValueError("correction.low is above correction.high; swap them")
-        if self.supervised and (self.correction.kind != "none" or (self.kl.coef and self.kl.place == "reward")):
-            raise ValueError("loss sft has neither ratio nor reward: correction.kind must be none, kl.place loss")
+        return self
+
+    @model_validator(mode="after")
+    def _settings_have_an_effect(self) -> AlgoConfig:
+        fields = type(self).model_fields
+        for name in UNUSED.get(self.loss, ()):
+            if getattr(self, name) != fields[name].default:
+                raise ValueError(f"learner.algo.{name} has no effect with loss {self.loss}; leave it out")
+        return self
+
+    @model_validator(mode="after")
+    def _kl_makes_sense_where_it_is(self) -> AlgoConfig:
+        in_reward = self.kl.place == "reward"
+        if self.kl.coef and in_reward and self.supervised:
+            raise ValueError("loss sft has no reward; set kl.place to loss")
+        if self.kl.coef and in_reward and self.advantage == "maxrl":
+            raise ValueError("maxrl needs returns that are not negative; set kl.place to loss")
+        if self.kl.coef and not in_reward and self.kl.estimator == "k1":
+            raise ValueError("kl.estimator k1 in the loss is only noise; take k2, or set kl.place to reward")
         return self
 
     @property

@@ -184,8 +184,20 @@ class Config(Section):
 
     @model_validator(mode="after")
     def _minibatches_have_groups(self) -> Config:
-        if self.learner.minibatches > self.rollout.groups_per_step:
-            raise ValueError("learner.minibatches is more than rollout.groups_per_step; lower the former")
+        groups, name = self.rollout.groups_per_step, "rollout.groups_per_step"
+        if self.learner.algo.supervised:
+            groups, name = self.sft.batch, "sft.batch"
+        if self.learner.minibatches > groups:
+            raise ValueError(f"learner.minibatches is more than {name}; lower the former")
+        return self
+
+    @model_validator(mode="after")
+    def _refills_replace_what_is_dropped(self) -> Config:
+        if self.rollout.max_refills and not self.learner.algo.drop_zero_variance:
+            raise ValueError(
+                "rollout.max_refills replaces the groups that learner.algo.drop_zero_variance false keeps; "
+                "set one of them back"
+            )
         return self
 
     @property

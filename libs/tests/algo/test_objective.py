@@ -176,12 +176,63 @@ def test_supervised_figures_say_nothing_of_a_rollout() -> None:
         ({"dual_clip": 0.5}, "dual_clip must be above 1"),
         ({"correction": {"kind": "mask", "low": 3}, "ratio": "learner"}, "correction.low is above correction.high"),
         ({"correction": {"kind": "mask"}}, "set learner.algo.ratio to learner"),
-        ({"loss": "sft", "kl": {"coef": 0.1, "place": "reward"}}, "neither ratio nor reward"),
+        ({"loss": "sft", "kl": {"coef": 0.1, "place": "reward"}}, "loss sft has no reward; set kl.place to loss"),
+        ({"kl": {"coef": 0.1, "estimator": "k1"}}, "k1 in the loss is only noise"),
+        ({"advantage": "maxrl", "kl": {"coef": 0.1, "place": "reward"}}, "maxrl needs returns that are not negative"),
+        ({"loss": "cispo", "dual_clip": 3}, "algo.dual_clip has no effect with loss cispo; leave it out"),
+        *(
+            ({"loss": "sft", **setting}, f"algo.{next(iter(setting))} has no effect with loss sft; leave it out")
+            for setting in (
+                {"advantage": "rloo"},
+                {"clip_low": 0.1},
+                {"clip_high": 0.3},
+                {"dual_clip": 3},
+                {"ratio": "learner"},
+                {"correction": {"kind": "mask"}},
+                {"drop_zero_variance": False},
+                {"gap_warning": 0.1},
+            )
+        ),
     ],
 )
 def test_settings_that_make_no_sense_are_named(algo: dict, said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         Config.model_validate({"model": {"path": "x"}, "learner": {"algo": algo}})
+
+
+@pytest.mark.parametrize(
+    "algo",
+    [
+        {"loss": "cispo", "clip_high": 4.0, "ratio": "learner", "correction": {"kind": "mask"}},
+        {"loss": "sft", "mask_overlong": True, "entropy_coef": 0.1, "kl": {"coef": 0.1}, "clip_low": 0.2},
+        {"kl": {"coef": 0.1, "estimator": "k1", "place": "reward"}},
+        {"kl": {"estimator": "k1"}, "advantage": "maxrl"},
+        {"advantage": "maxrl", "kl": {"coef": 0.1}},
+    ],
+)
+def test_settings_that_have_an_effect_or_their_default_are_taken(algo: dict) -> None:
+    AlgoConfig.model_validate(algo)
+
+
+def test_groups_kept_without_a_signal_and_replaced_for_it_are_a_contradiction() -> None:
+    sections = {"model": {"path": "x"}, "learner": {"algo": {"drop_zero_variance": False}}}
+    Config.model_validate(sections)
+    with pytest.raises(ValidationError, match=r"rollout\.max_refills replaces the groups .*; set one of them back"):
+        Config.model_validate({**sections, "rollout": {"max_refills": 1}})
+
+
+def test_minibatches_are_of_what_a_step_learns_from() -> None:
+    def config(minibatches: int, loss: str) -> Config:
+        learner = {"minibatches": minibatches, "algo": {"loss": loss}}
+        sizes = {"rollout": {"groups_per_step": 4}, "sft": {"batch": 8}}
+        return Config.model_validate({"model": {"path": "x"}, "learner": learner, **sizes})
+
+    config(4, "ppo_clip")
+    config(8, "sft")
+    with pytest.raises(ValidationError, match=r"more than rollout\.groups_per_step"):
+        config(5, "ppo_clip")
+    with pytest.raises(ValidationError, match=r"more than sft\.batch"):
+        config(9, "sft")
 
 
 def test_kl_to_a_base_that_is_gone_is_refused() -> None:
