@@ -30,17 +30,9 @@ def overlong(trajectory: Trajectory) -> bool:
 def select_groups(
     groups: Sequence[TrajectoryGroup], *, drop_zero_variance: bool
 ) -> tuple[tuple[TrajectoryGroup, ...], dict[str, float]]:
-    """The groups to learn from, in the order given.
-
-    Metrics: `groups_used`, `groups_dropped`, and over all trajectories that did not fail `return_mean`.
-    """
+    """The groups to learn from, in the order given, and the metrics `groups_used` and `groups_dropped`."""
     kept = tuple(group for group in groups if group.has_signal or (not drop_zero_variance and group.valid_members))
-    returns = [trajectory.total_return for group in groups for trajectory in group.valid_members]
-    return kept, {
-        "groups_used": float(len(kept)),
-        "groups_dropped": float(len(groups) - len(kept)),
-        "return_mean": sum(returns) / max(len(returns), 1),
-    }
+    return kept, {"groups_used": float(len(kept)), "groups_dropped": float(len(groups) - len(kept))}
 
 
 def return_table(groups: Sequence[TrajectoryGroup]) -> tuple[Tensor, Tensor]:

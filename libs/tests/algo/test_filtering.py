@@ -24,18 +24,12 @@ LOST = _group("lost", _trajectory(0, 1.0, StopReason.DEADLINE), _trajectory(1, 0
 def test_groups_without_signal_are_dropped() -> None:
     kept, metrics = select_groups([EQUAL, VARIED, FAILED, LOST], drop_zero_variance=True)
     assert kept == (VARIED,)
-    assert metrics["groups_used"] == 1
-    assert metrics["groups_dropped"] == 3
+    assert metrics == {"groups_used": 1, "groups_dropped": 3}
 
 
 def test_groups_without_signal_stay_if_asked_but_not_without_a_valid_member() -> None:
     kept, _ = select_groups([EQUAL, VARIED, FAILED, LOST], drop_zero_variance=False)
     assert kept == (EQUAL, VARIED, FAILED)
-
-
-def test_return_mean_leaves_failed_trajectories_out() -> None:
-    metrics = select_groups([VARIED, EQUAL, FAILED], drop_zero_variance=True)[1]
-    assert metrics["return_mean"] == (1.0 + 0.0 + 0.5 + 0.5 + 1.0) / 5
 
 
 def test_table_of_returns_says_who_counts() -> None:

@@ -61,7 +61,8 @@ class LearnerCore:
             image_id=chat.image_id,
             pad_id=chat.end_id,
             forbidden=torch.tensor(sorted(self.forbidden), device=comm.device),
-            temperature=config.rollout.temperature,
+            # what is imitated was not sampled by this policy, so at no temperature of its
+            temperature=1.0 if config.learner.algo.supervised else config.rollout.temperature,
             microbatch_tokens=config.learner.microbatch_tokens,
             # an image alone in its chunk gives the same numbers whatever else is encoded with it
             chunk_patches=1 if config.run.deterministic else config.learner.microbatch_tokens,

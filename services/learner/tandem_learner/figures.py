@@ -19,16 +19,17 @@ LARGEST_GAP = 10  # times the mean's: single unlikely tokens differ by more
 
 
 def combine(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Sums of counts, means over updates or over tokens. The gap is the first update's: nothing had moved yet."""
-    found = {name: sum(update[name] for update in updates) for name in SUMS} if updates else dict.fromkeys(SUMS, 0.0)
-    found["updates"] = float(len(updates))
+    """Sums of counts, means over updates or over tokens. The gap is the first update's: nothing had moved yet.
+
+    Without an update loss and norm are those of nothing, 0, and there is no token to average over.
+    """
+    found = {name: sum((update[name] for update in updates), 0.0) for name in (*SUMS, *MEANS)}
+    found |= {name: found[name] / max(len(updates), 1) for name in MEANS} | {"updates": float(len(updates))}
     if not updates:
         return found
     first = updates[0]
     if "logprob_gap" in first:
         found |= {f"{GAP}_max": first["largest_gap"], f"{GAP}_mean": first["logprob_gap"]}
-    for name in MEANS:
-        found[name] = sum(update[name] for update in updates) / len(updates)
     for name in sorted(set(first) - {*SUMS, *MEANS, "largest_gap", "logprob_gap"}):
         found[name] = sum(update[name] * update["tokens"] for update in updates) / found["tokens"]
     return found

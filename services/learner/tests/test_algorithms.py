@@ -203,6 +203,30 @@ def test_supervised_learns_all_that_was_completed(make_core: MakeCore, groups: l
     assert losses == sorted(losses, reverse=True)
 
 
+def test_supervised_learns_the_model_itself_whatever_rollouts_are_sampled_at(
+    make_core: MakeCore, groups: list[TrajectoryGroup]
+) -> None:
+    """What is imitated was not drawn at `rollout.temperature`: dividing by it would teach another distribution."""
+    rollout = {"group_size": 4, "temperature": 0.5}
+    losses = [make_core(**_algo(loss="sft"), rollout=r).train_step(groups)["loss"] for r in (rollout, {})]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.parametrize("algo", [{}, {"loss": "sft"}], ids=["rl", "sft"])
+def test_step_without_an_update_has_a_loss_and_a_norm_all_the_same(
+    make_core: MakeCore, groups: list[TrajectoryGroup], algo: dict[str, Any]
+) -> None:
+    def silent(turn: Turn) -> Turn:
+        return replace(turn, completion_ids=(), rollout_logprobs=())
+
+    mute = [
+        replace(g, trajectories=tuple(replace(t, turns=tuple(map(silent, t.turns))) for t in g.trajectories))
+        for g in groups
+    ]
+    metrics = make_core(**_algo(**algo)).train_step(mute)
+    assert [metrics[name] for name in ("loss", "grad_norm", "updates", "skipped_updates", "tokens")] == [0] * 5
+
+
 @pytest.mark.parametrize("algo", [{}, {**EVERYTHING, "kl": {"coef": 0.1, "place": "reward"}}], ids=["plain", "all"])
 def test_order_of_arrival_changes_no_bit(
     make_core: MakeCore, groups: list[TrajectoryGroup], algo: dict[str, Any]
