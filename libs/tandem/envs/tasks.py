@@ -12,7 +12,7 @@ from tandem.types import UserError
 BUCKETS = 64
 SPLITS: dict[str, range] = {"fixed": range(1), "heldout": range(1, 4), "train": range(4, BUCKETS)}
 
-_MAX_FRUITLESS = 200_000  # seeds looked at without a new task before giving up: the split has run out of them
+_MAX_FRUITLESS = 50_000  # seeds looked at without a new task before giving up: the split has run out of them
 
 
 def split_of(task_digest: str) -> str:
@@ -22,12 +22,27 @@ def split_of(task_digest: str) -> str:
 
 
 def seeds(env_id: str, split: str, count: int, start: int = 0) -> list[int]:
-    """The first `count` seeds >= `start`, increasing, whose task falls in `split`.
+    """`up_to` of exactly `count`.
+
+    Raises:
+        UserError: unknown environment or split, or more tasks asked than the split has.
+    """
+    found = up_to(env_id, split, count, start)
+    if len(found) < count:
+        raise UserError(
+            f"{env_id}: split {split!r} has only {len(found)} tasks; {count} were asked for: "
+            "ask for fewer, or choose an environment with more"
+        )
+    return found
+
+
+def up_to(env_id: str, split: str, count: int, start: int = 0) -> list[int]:
+    """The first `count` seeds >= `start`, increasing, whose task falls in `split`; fewer where it has no more.
 
     For "fixed" and "heldout" no two returned seeds are the same task, so that no task counts twice.
 
     Raises:
-        UserError: unknown environment or split, or more tasks asked than the split has.
+        UserError: unknown environment or split.
     """
     if split not in SPLITS:
         raise UserError(f"unknown split {split!r}; known: {', '.join(SPLITS)}")
@@ -35,13 +50,13 @@ def seeds(env_id: str, split: str, count: int, start: int = 0) -> list[int]:
     found: list[int] = []
     seen: set[str] = set()
     seed, fruitless = start, 0
-    while len(found) < count:
+    while len(found) < count and fruitless <= _MAX_FRUITLESS:
         key = task_digest(seed)
         if split_of(key) == split and (split == "train" or key not in seen):
             found.append(seed)
             seen.add(key)
             fruitless = 0
-        elif (fruitless := fruitless + 1) > _MAX_FRUITLESS:
-            raise UserError(f"{env_id}: split {split!r} has only {len(found)} tasks; {count} were asked for")
+        else:
+            fruitless += 1
         seed += 1
     return found

@@ -3,6 +3,7 @@
 import pytest
 
 from tandem.envs import SPLITS, get_spec, seeds, split_of
+from tandem.envs.tasks import up_to
 from tandem.types import UserError
 
 ENVS = ("maze2d:tiny", "maze2d:hard")
@@ -36,6 +37,15 @@ def test_evaluation_tasks_are_increasing_seeds_with_unique_layouts():
 
 def test_easy_and_tiny_share_layouts_and_so_splits():
     assert seeds("maze2d:easy", "fixed", 8) == seeds("maze2d:tiny", "fixed", 8)
+
+
+def test_a_split_of_few_tasks_gives_all_and_refuses_more():
+    rows = up_to("sort:5", "heldout", 256)
+    digest = get_spec("sort:5").task_digest
+    assert 1 < len({digest(seed) for seed in rows}) == len(rows) < 20
+    assert up_to("sort:5", "heldout", 2) == rows[:2] == seeds("sort:5", "heldout", 2)
+    with pytest.raises(UserError, match=rf"sort:5: split 'heldout' has only {len(rows)} tasks; 256 were asked for"):
+        seeds("sort:5", "heldout", 256)
 
 
 def test_errors_name_what_is_known():

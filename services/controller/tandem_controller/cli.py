@@ -41,7 +41,9 @@ def evaluate(
         list[str] | None,
         typer.Option(help="fixed64, heldout, styles, larger or all; may be repeated. Default: the first two."),
     ] = None,
-    limit: Annotated[int, typer.Option(min=0, help="At most so many tasks of each suite; 0: as the recipe says.")] = 0,
+    limit: Annotated[
+        int, typer.Option(min=0, help="At most so many tasks of each environment; 0: as the recipe says.")
+    ] = 0,
     samples: Annotated[int, typer.Option(min=1, help="Episodes of each task; above 1, pass@k is reported.")] = 1,
     temperature: Annotated[
         float | None, typer.Option(min=0, help="0 is greedy. Default: 0 for one sample, 1 for several.")

@@ -56,8 +56,8 @@ def run_evaluation(config: Config, request: Request, console: Console) -> None:
     folders = _folders(request)
     wanted = plan(config, request.suites or (FIXED, "heldout"), request.limit)
     suites = [with_samples(suite, request.samples, temperature(request)) for suite in wanted.suites]
-    for line in wanted.left_out:
-        console.print(f"left out: {line}", highlight=False, soft_wrap=True)
+    for line in wanted.remarks:
+        console.print(line, highlight=False, soft_wrap=True)
     if not suites:
         raise UserError("no suite is left to play")
     began = time.monotonic()

@@ -115,7 +115,7 @@ async def train(
 ) -> Position:
     """Make policy versions until `run.steps` or `stop`; the training state of the last one is saved in any case."""
     saved, every = position, config.eval.every if config.eval.fixed else 0
-    fixed = plan(config, [FIXED]).suites[0] if every else None
+    fixed = next(iter(plan(config, [FIXED]).suites), None) if every else None
     try:
         while position.version < config.run.steps and not stop.is_set():
             watch = Stopwatch()

@@ -48,8 +48,8 @@ def run_training(config: Config, resume: bool, console: Console) -> RunDir:
     config = resolved(config)
     console.print(preflight.words(config, preflight.check(config)), highlight=False)
     wanted = training_plan(config)
-    for line in wanted.left_out:
-        console.print(f"evaluation without {line}", highlight=False, soft_wrap=True)
+    for line in wanted.remarks:
+        console.print(f"evaluation: {line}", highlight=False, soft_wrap=True)
     run = find_run_dir(config, resume)
     version = saved_version(config) if resume else unused_store(config)
     with deployed(config, config.run.name, rewind_to=version if resume else None) as deployment:

@@ -1,4 +1,4 @@
-"""What became of an evaluation: per task, in figures, and in a file that can be compared with another later."""
+"""What became of an evaluation: per task, in figures, and in a file that a resumed run reads."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class SuiteResult:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """One adapter's results, with what else decides them: two evaluations compare where only the adapter differs."""
+    """One adapter's results, and the settings they were got with."""
 
     adapter: str
     url: str

@@ -35,10 +35,10 @@ class Suite:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Suites to play, and a line for each that was asked for and cannot be."""
+    """Suites to play, and a line for each that cannot be, or not on as many tasks as asked for."""
 
     suites: tuple[Suite, ...]
-    left_out: tuple[str, ...]
+    remarks: tuple[str, ...]
 
 
 def plan(config: Config, names: Sequence[str] = (ALL,), limit: int = 0) -> Plan:
@@ -51,7 +51,7 @@ def plan(config: Config, names: Sequence[str] = (ALL,), limit: int = 0) -> Plan:
     """
     if unknown := set(names) - {*SUITES, ALL}:
         raise UserError(f"--suite {min(unknown)}: unknown; known: {', '.join((*SUITES, ALL))}")
-    suites, left_out = list[Suite](), list[str]()
+    suites, remarks = list[Suite](), list[str]()
     for name in SUITES:
         key = "fixed" if name == FIXED else name
         count = getattr(config.eval, key)
@@ -62,14 +62,20 @@ def plan(config: Config, names: Sequence[str] = (ALL,), limit: int = 0) -> Plan:
         found = environments(config, name)
         if not found and name in names:
             raise UserError(f"--suite {name}: {config.env.id} has no such variants")
-        left_out += [] if found else [f"{name}: {config.env.id} has no such variants"]
+        remarks += [] if found else [f"{name} left out: {config.env.id} has no such variants"]
         for env in found:
             if problem := _too_long(config, env):
-                left_out.append(f"{name}: {problem}")
+                remarks.append(f"{name} left out: {problem}")
                 continue
-            seeds = tasks.seeds(env, "heldout" if name == "heldout" else "fixed", min(count, limit or count))
+            wanted = min(count, limit or count)
+            seeds = tasks.up_to(env, "heldout" if name == "heldout" else "fixed", wanted)
+            if not seeds:
+                remarks.append(f"{name} left out: {env} has no such tasks")
+                continue
+            if len(seeds) < wanted:
+                remarks.append(f"{name} of {env}: {len(seeds)} tasks, not {wanted}; it has no more")
             suites.append(Suite(name, env, tuple(seeds), turn_limit(config, env)))
-    return Plan(tuple(suites), tuple(left_out))
+    return Plan(tuple(suites), tuple(remarks))
 
 
 def training_plan(config: Config) -> Plan:

@@ -57,9 +57,9 @@ def test_what_is_asked_for_and_absent_is_named() -> None:
 def test_with_the_whole_transcript_longer_episodes_do_not_fit_the_engine() -> None:
     whole = plan(config({"window": 0, "max_turns": 14}, fixed=1, heldout=0, styles=0, larger=1))
     assert [suite.name for suite in whole.suites] == ["fixed64"]
-    assert [line.partition(" takes")[0] for line in whole.left_out] == [
-        "larger: maze2d:tiny?rooms=5",
-        "larger: maze2d:tiny?rooms=6",
+    assert [line.partition(" takes")[0] for line in whole.remarks] == [
+        "larger left out: maze2d:tiny?rooms=5",
+        "larger left out: maze2d:tiny?rooms=6",
     ]
 
 
@@ -68,7 +68,24 @@ def test_an_environment_without_variants_says_so_where_they_are_asked_for() -> N
     with pytest.raises(UserError, match="--suite styles: sort:9 has no such variants"):
         plan(text, ["fixed64", "styles"])
     assert [suite.name for suite in plan(text).suites] == ["fixed64"]
-    assert plan(text).left_out == ("styles: sort:9 has no such variants", "larger: sort:9 has no such variants")
+    assert plan(text).remarks == tuple(f"{name} left out: sort:9 has no such variants" for name in ("styles", "larger"))
+
+
+def test_an_environment_with_few_tasks_is_played_on_all_of_them() -> None:
+    found = plan(config({"id": "sort:5", "max_turns": 10}, fixed=2, heldout=256, styles=0, larger=0))
+    fixed, heldout = found.suites
+    digest = get_spec("sort:5").task_digest
+    held = {digest(seed) for seed in range(5000) if split_of(digest(seed)) == "heldout"}
+    assert held == {digest(seed) for seed in heldout.seeds} and len(held) == len(heldout.seeds)
+    assert len(fixed.seeds) == 2
+    assert found.remarks == (f"heldout of sort:5: {len(held)} tasks, not 256; it has no more",)
+
+
+def test_a_suite_without_a_task_is_left_out() -> None:
+    """Of the five rows of three digits, all are for training."""
+    found = plan(config({"id": "sort:3", "max_turns": 3}, fixed=2, heldout=0, styles=0, larger=0), ["fixed64"])
+    assert found.suites == ()
+    assert found.remarks == ("fixed64 left out: sort:3 has no such tasks",)
 
 
 def test_a_run_plays_all_greedy_and_the_first_two_sampled() -> None:

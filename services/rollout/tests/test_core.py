@@ -294,7 +294,7 @@ async def test_refused_tasks(chat: ChatFormat, change: dict[str, object], messag
 
 
 def test_frames_are_encoded_once() -> None:
-    frames = FrameCache(size=2)
+    frames = FrameCache(size=400)  # bytes: two of these three pictures
     picture = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     first = frames.frame(picture)
     assert frames.frame(picture.copy()) is first
