@@ -85,7 +85,7 @@ class RolloutConfig(Section):
         default=0,
         description="Rounds of further seeds that replace groups whose members all fare alike (dynamic sampling).",
     )
-    temperature: Annotated[float, Field(gt=0, le=2)] = Field(default=1.0, description="Of training rollouts.")
+    temperature: Annotated[float, Field(ge=0.01, le=2)] = Field(default=1.0, description="Of training rollouts.")
     max_tokens: Positive = Field(default=16, description="Longest completion, in tokens.")
     max_concurrent_episodes: Positive = Field(default=256, description="Episodes a replica plays at once.")
     episode_timeout_s: Annotated[float, Field(gt=0)] = Field(default=600, description="Deadline of one episode.")

@@ -38,7 +38,7 @@ from tandem_rollout.engine import Completion, ContextFull, Engine, Request
 from tandem_rollout.environments import EnvFailed, Environments
 from tandem_rollout.rounds import Continuous, Pace, Rounds
 
-MAX_TEMPERATURE = 2.0  # the engine's
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2.0  # the engine's; below, it would draw at the least one in silence
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,7 @@ class Player:
                     for group in groups:
                         group.cancel()
                     await asyncio.gather(*groups, return_exceptions=True)
+                    await pace.close()
 
     @asynccontextmanager
     async def _as_if_first(self) -> AsyncIterator[None]:
@@ -127,8 +128,11 @@ class Player:
             )
         if not task.seeds or task.group_size < 1 or task.max_turns < 1:
             raise UserError("a rollout needs at least one seed, one trajectory per group and one turn")
-        if not 0 <= task.sampling.temperature <= MAX_TEMPERATURE:
-            raise UserError(f"temperature {task.sampling.temperature} must be 0 (greedy) to {MAX_TEMPERATURE:g}")
+        if task.sampling.temperature and not LEAST_TEMPERATURE <= task.sampling.temperature <= MOST_TEMPERATURE:
+            raise UserError(
+                f"temperature {task.sampling.temperature} must be 0 (greedy), or {LEAST_TEMPERATURE:g} "
+                f"to {MOST_TEMPERATURE:g}"
+            )
         if len(set(task.seeds)) < len(task.seeds):
             raise UserError("a rollout's seeds must differ: ask for a larger group_size to play one task more often")
         images = min(task.context.window or task.max_turns, task.max_turns) * self.limits.images_per_turn

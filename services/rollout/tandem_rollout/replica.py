@@ -7,6 +7,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 
 from tandem.obs import get_logger
@@ -53,8 +54,9 @@ class Replica:
             raise StaleRequest("the replica sleeps; wake it first")
         if task.policy_version != self.engine.policy_version:
             raise StaleRequest(f"version {task.policy_version} was asked for, it serves {self.engine.policy_version}")
-        async for group in self.player.play(task):
-            yield group
+        async with aclosing(self.player.play(task)) as groups:
+            async for group in groups:
+                yield group
 
     async def load(self, ref: AdapterRef) -> AdapterLoaded:
         """Serve a published adapter; version 0 without a URL is the base model. The same one again does

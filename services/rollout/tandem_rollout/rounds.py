@@ -17,7 +17,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Protocol
 
-from tandem.types import TandemError
 from tandem_rollout.engine import Completion, Engine, Request
 
 
@@ -30,6 +29,10 @@ class Pace(Protocol):
 
     async def generate(self, place: int, request: Request) -> Completion:
         """As `Engine.generate`. `place` is the episode's in the order of those that play together."""
+        ...
+
+    async def close(self) -> None:
+        """Leave nothing running in the engine."""
         ...
 
 
@@ -48,6 +51,9 @@ class Continuous:
     async def generate(self, place: int, request: Request) -> Completion:
         return await self._engine.generate(request)
 
+    async def close(self) -> None:
+        """Each request ends with its episode."""
+
 
 class Rounds:
     """All requests together, of a fixed number of episodes that start together."""
@@ -65,8 +71,6 @@ class Rounds:
         finally:
             self._playing -= 1
             self._start_if_complete()
-            if not self._playing and self._round is not None:
-                self._round.cancel()  # nobody waits for its answers
 
     async def generate(self, place: int, request: Request) -> Completion:
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
@@ -77,17 +81,21 @@ class Rounds:
         finally:
             self._waiting.pop(place, None)  # an episode cut off while it waited asks no more
 
+    async def close(self) -> None:
+        """End the round that is left where its episodes were cut off."""
+        if self._round is not None:
+            self._round.cancel()
+            await asyncio.wait({self._round})
+
     def _start_if_complete(self) -> None:
         if self._waiting and len(self._waiting) == self._playing:
             asked = [self._waiting.pop(place) for place in sorted(self._waiting)]
             self._round = asyncio.create_task(self._play([a[0] for a in asked], [a[1] for a in asked]))
 
     async def _play(self, requests: Sequence[Request], futures: Sequence[asyncio.Future[Completion]]) -> None:
-        answers: Sequence[Completion | BaseException]
-        try:
-            answers = await self._engine.generate_together(requests)
-        except TandemError as problem:
-            answers = [problem] * len(requests)
+        (answers,) = await asyncio.gather(self._engine.generate_together(requests), return_exceptions=True)
+        if isinstance(answers, BaseException):  # it failed as a whole
+            answers = [answers] * len(requests)
         for answer, future in zip(answers, futures, strict=True):
             if future.done():  # its episode was cut off
                 continue

@@ -281,6 +281,7 @@ async def test_leaving_the_stream_ends_its_episodes(chat: ChatFormat) -> None:
         ({"max_turns": 0}, "one turn"),
         ({"seeds": (1, 1)}, "must differ"),
         ({"sampling": Sampling(temperature=2.5)}, "temperature 2.5 must be 0"),
+        ({"sampling": Sampling(temperature=0.001)}, "temperature 0.001 must be 0"),
         ({"sampling": Sampling(temperature=float("nan"))}, "temperature nan must be 0"),
         ({"max_turns": 15}, "15 images"),
         ({"context": ContextPolicy(20), "max_turns": 20}, "20 images"),

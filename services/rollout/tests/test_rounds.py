@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import random
 import time
 from collections.abc import Sequence
@@ -16,7 +17,7 @@ from rollout_stub_engine import StubEngine
 from tandem import envs
 from tandem.envs import Observation, StepResult
 from tandem.model.chat import ChatFormat
-from tandem.types import ContextPolicy, RolloutTask, Sampling, StopReason, Trajectory, TrajectoryGroup, UserError
+from tandem.types import ContextPolicy, RolloutTask, Sampling, StopReason, TrajectoryGroup, UserError
 from tandem_rollout.base_model import BaseModel
 from tandem_rollout.core import Limits, Player
 from tandem_rollout.engine import Completion, LocalAdapter, Request
@@ -24,7 +25,6 @@ from tandem_rollout.environments import EnvThreads
 
 SEEDS = tuple(envs.seeds("maze2d:tiny", "train", 5))
 TASK = RolloutTask("maze2d:tiny", SEEDS, 3, 0, Sampling(max_tokens=6), ContextPolicy(0), 8, 11)
-# Two groups of three at once.
 LIMITS = Limits(6, 60, 14, deterministic=True)  # two groups at once
 
 
@@ -85,6 +85,22 @@ class OrderSeen(StubEngine):
         return await super().generate_together(requests)
 
 
+@pytest.mark.vllm
+@pytest.mark.asyncio(loop_scope="session")
+async def test_a_cut_off_call_leaves_an_engine_that_answers(engine: Any, base: BaseModel) -> None:
+    """Whenever the caller goes away: while the engine is paused, while it computes, in between."""
+    await engine.serve(None)
+    player, task = Player(engine, base.chat, jittery(), LIMITS), replace(TASK, seeds=SEEDS[:2], max_turns=2)
+    whole = await play(player, task)
+    for after_s in (0.0, 0.01, 0.03, 0.1):
+        cut = asyncio.ensure_future(play(player, task))
+        await asyncio.wait({cut}, timeout=after_s)
+        cut.cancel()
+        await asyncio.wait({cut})
+        assert await asyncio.wait_for(play(player, task), 60) == whole
+    assert all(not member.stop_reason.failed for group in whole for member in group.trajectories)
+
+
 @pytest.fixture(scope="module")
 def chat(model_dir: Path) -> ChatFormat:
     return ChatFormat.load(model_dir)
@@ -108,19 +124,36 @@ async def test_an_episode_that_fails_does_not_hold_up_the_round(chat: ChatFormat
     assert engine.rounds[:3] == [6, 5, 5]
 
 
-async def test_an_episode_past_its_deadline_leaves_the_round(chat: ChatFormat) -> None:
-    class Stuck(Jittery):
-        def step(self, completion_text: str) -> StepResult:
-            if self.turn == SEEDS[0] + 1:
-                time.sleep(1.0)
-            return super().step(completion_text)
+async def test_an_environment_that_hangs_leaves_the_round(chat: ChatFormat) -> None:
+    """One of three hangs in its second turn: the others play on without it."""
+    made = itertools.count()
 
-    limits = replace(LIMITS, episode_timeout_s=0.5)
-    groups = await play(
-        Player(StubEngine(chat), chat, EnvThreads(lambda env: Stuck(), 60), limits), replace(TASK, seeds=SEEDS[:1])
-    )
-    members: Sequence[Trajectory] = groups[0].trajectories
-    assert {member.stop_reason for member in members} == {StopReason.DEADLINE}
+    class Stuck(Jittery):
+        def __init__(self) -> None:
+            super().__init__()
+            self.hangs = next(made) == 1
+
+        def step(self, completion_text: str) -> StepResult:
+            self.turn += 1
+            if self.hangs and self.turn == SEEDS[0] + 2:
+                time.sleep(5.0)
+            return self.inner.step("?")
+
+    engine = StubEngine(chat)
+    player = Player(engine, chat, EnvThreads(lambda env: Stuck(), step_timeout_s=1.0), LIMITS)
+    (group,) = await play(player, replace(TASK, seeds=SEEDS[:1], max_turns=3))
+    stops = [member.stop_reason for member in group.trajectories]
+    assert sorted(stops) == [StopReason.ENV_ERROR, StopReason.TURN_LIMIT, StopReason.TURN_LIMIT]
+    assert engine.rounds == [3, 3, 2]
+
+
+async def test_an_engine_that_fails_unforeseen_ends_the_round_at_once(chat: ChatFormat) -> None:
+    class Broken(StubEngine):
+        async def generate_together(self, requests: Sequence[Request]) -> list[Completion | BaseException]:
+            raise ZeroDivisionError("no such thing")
+
+    with pytest.raises(ZeroDivisionError, match="no such thing"):
+        await asyncio.wait_for(play(Player(Broken(chat), chat, jittery(), LIMITS)), 10)
 
 
 async def test_a_caller_that_goes_away_ends_the_round(chat: ChatFormat) -> None:

@@ -129,23 +129,29 @@ class EngineVllm:
     async def generate_together(self, requests: Sequence[Request]) -> list[Completion | BaseException]:
         answers: list[asyncio.Task[Completion]] = []
         try:
-            async with self._guarded("pause"):
-                await self.llm.pause_generation(mode="keep", clear_cache=False)
-            try:
+            async with self._paused(clear_cache=False):
                 for request in requests:
                     await self._queue(request, answers)
-            finally:
-                async with self._guarded("resume"):
-                    await self.llm.resume_generation()
             return await asyncio.gather(*answers, return_exceptions=True)
         finally:
             for answer in answers:  # where all have ended this does nothing
                 answer.cancel()
+            await asyncio.gather(*answers, return_exceptions=True)
 
     async def forget(self) -> None:
-        async with self._guarded("reset"):
-            await self.llm.pause_generation(mode="keep", clear_cache=True)
-            await self.llm.resume_generation()
+        async with self._paused(clear_cache=True):
+            pass
+
+    @asynccontextmanager
+    async def _paused(self, *, clear_cache: bool) -> AsyncIterator[None]:
+        """Nothing is computed meanwhile; whatever happens, it goes on afterwards."""
+        try:
+            async with self._guarded("pause"):
+                await self.llm.pause_generation(mode="keep", clear_cache=clear_cache)
+            yield
+        finally:
+            async with self._guarded("resume"):
+                await self.llm.resume_generation()
 
     async def _queue(self, request: Request, answers: list[asyncio.Task[Completion]]) -> None:
         """Start a request and wait until it is in the engine's queue, or has failed."""
