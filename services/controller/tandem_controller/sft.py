@@ -162,5 +162,6 @@ def report(
         f"loss {losses[0]:.4f} -> {losses[-1]:.4f} in {len(rows)} steps, {seconds['training']:.1f} s; "
         f"demonstrations solved {content['data_solve_rate']:.1%} of their tasks",
         highlight=False,
+        soft_wrap=True,
     )
     console.print(f"{kind} published at {ref.url}; {use}", highlight=False, soft_wrap=True)
