@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,16 +15,14 @@ from tandem.cluster import deployed
 from tandem.config import Config
 from tandem.storage import VersionStore, latest, read_manifest
 from tandem.storage.episodes import EPISODES, write_groups
-from tandem.types import AdapterRef, NotFound, PublishKind, TrajectoryGroup, UserError
+from tandem.types import AdapterRef, NotFound, PublishKind, UserError
 from tandem_controller import preflight
-from tandem_controller.evaluate import evaluate
+from tandem_controller.evaluate import Save, evaluate
 from tandem_controller.fleet import Fleet
 from tandem_controller.outcomes import Evaluation, as_json, paired_rows
 from tandem_controller.run_dir import absolute, resolved, write_json
 from tandem_controller.suites import FIXED, Suite, plan, with_samples
 from tandem_controller.tables import print_evaluation, print_paired
-
-Save = Callable[[Sequence[TrajectoryGroup]], object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,4 +141,4 @@ def _folders(request: Request) -> list[Path | None]:
 
 
 def _writer(folder: Path | None) -> Save:
-    return (lambda groups: write_groups(folder, groups)) if folder else (lambda groups: None)
+    return (lambda suite, groups: write_groups(folder, groups)) if folder else (lambda suite, groups: None)

@@ -10,6 +10,8 @@ from tandem_controller.fleet import Fleet, check_played
 from tandem_controller.outcomes import Evaluation, SuiteResult, figures, suite_result
 from tandem_controller.suites import FIXED, Suite
 
+Save = Callable[[Suite, Sequence[TrajectoryGroup]], object]
+
 EVAL_SEED = 20_261_130  # sampling seed of every evaluation: two adapters meet the same dice
 
 
@@ -18,7 +20,7 @@ async def evaluate(
     config: Config,
     adapter: AdapterRef,
     suites: Sequence[Suite],
-    save: Callable[[Sequence[TrajectoryGroup]], object] = lambda groups: None,
+    save: Save = lambda suite, groups: None,
 ) -> Evaluation:
     """Play the suites under the adapter, which the fleet serves already; `save` gets each suite's groups by seed.
 
@@ -28,7 +30,7 @@ async def evaluate(
     results = list[SuiteResult]()
     for suite in suites:
         groups = await _play(fleet, config, adapter.version, suite)
-        save(groups)
+        save(suite, groups)
         results.append(suite_result(suite, groups))
     return Evaluation(
         adapter=adapter.name,
@@ -57,8 +59,12 @@ def evaluation_task(config: Config, version: int, suite: Suite) -> RolloutTask:
 
 def headline(results: Sequence[SuiteResult]) -> SuiteResult | None:
     """The greedy result on the fixed set, if it was played."""
-    found = (r for r in results if r.suite.name == FIXED and not r.suite.temperature)
-    return next(found, None)
+    return next((result for result in results if is_headline(result.suite)), None)
+
+
+def is_headline(suite: Suite) -> bool:
+    """True for the fixed set, greedy."""
+    return suite.name == FIXED and not suite.temperature
 
 
 async def fixed_greedy(fleet: Fleet, config: Config, version: int, suite: Suite) -> float:

@@ -76,7 +76,9 @@ async def _session(
         with timed(seconds, "evaluation before"):
             if not version and suites:
                 base = await adapter_of(services, 0)
-                before = await unless(stop, evaluate(services.fleet, config, base, suites))
+                before = await unless(
+                    stop, evaluate(services.fleet, config, base, suites, report.recorder(run, "before"))
+                )
         if before and not version:
             write_json(run.path / report.BEFORE, as_json(before))
             print_evaluation(console, "before training", before)
@@ -85,13 +87,14 @@ async def _session(
             position = await train(services, config, run, position, progress, stop)
         with timed(seconds, "evaluation after"):
             trained = await adapter_of(services, position.version)
-            after = await unless(stop, evaluate(services.fleet, config, trained, suites))
+            after = await unless(stop, evaluate(services.fleet, config, trained, suites, report.recorder(run, "after")))
         if after is None:
             console.print(f"stopped and saved at version {position.version}; continue with --resume", highlight=False)
             return
         write_json(run.path / "eval-after.json", as_json(after))
         print_evaluation(console, f"after {position.version} steps", after)
         report.write(run, config, before, after, seconds)
+        report.animate(run, console)
         report.print_phases(console, run, seconds)
 
 

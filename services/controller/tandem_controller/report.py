@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 
 import matplotlib
@@ -13,17 +15,21 @@ from rich.console import Console
 from rich.table import Table
 
 from tandem.config import Config
-from tandem.envs import make
-from tandem.types import DataCorrupt
-from tandem_controller.evaluate import headline
-from tandem_controller.outcomes import Evaluation, Outcome, SuiteResult, figure_rows, figures, read_evaluation
+from tandem.storage.episodes import EPISODES, read_groups, write_groups
+from tandem.types import DataCorrupt, TrajectoryGroup
+from tandem_controller.evaluate import Save, headline, is_headline
+from tandem_controller.outcomes import Evaluation, figure_rows, figures, read_evaluation
 from tandem_controller.run_dir import RunDir, write_json
+from tandem_controller.suites import Suite
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
 
 FRAME_MS = 350
+GAP = 8  # pixels between the two
+GREEN, RED = (40, 160, 60), (200, 50, 50)
 BEFORE = "eval-before.json"
+RECORDED = "episodes"
 
 
 def print_phases(console: Console, run: RunDir, seconds: Mapping[str, float]) -> None:
@@ -42,7 +48,7 @@ def print_phases(console: Console, run: RunDir, seconds: Mapping[str, float]) ->
 def write(
     run: RunDir, config: Config, before: Evaluation | None, after: Evaluation, seconds: Mapping[str, float]
 ) -> None:
-    """report.json, learning-curve.png and, where a task was learned, before-after.gif."""
+    """report.json and learning-curve.png."""
     report = {
         "run": config.run.name,
         "seed": config.run.seed,
@@ -52,10 +58,8 @@ def write(
         "steps": len(run.rows()),
     }
     write_json(run.path / "report.json", report)
-    started, ended = (headline(evaluation.results) if evaluation else None for evaluation in (before, after))
+    started = headline(before.results) if before else None
     learning_curve(run.rows(), figures([started]).rate if started else None, run.path / "learning-curve.png")
-    if started and ended and (pair := _learned(started, ended)):
-        animation(ended.suite.env, *pair, run.path / "before-after.gif")
 
 
 def read_before(run: RunDir, console: Console) -> Evaluation | None:
@@ -91,47 +95,70 @@ def learning_curve(rows: list[dict], start: float | None, path: Path) -> None:
     pyplot.close(figure)
 
 
-def animation(env_id: str, seed: int, before: Outcome, after: Outcome, path: Path) -> None:
-    """One task played twice, side by side: before training on the left, after on the right; nothing without images."""
-    left, right = replay(env_id, seed, before.texts), replay(env_id, seed, after.texts)
-    if not left or not right:
+def recorder(run: RunDir, when: str) -> Save:
+    """What records the headline's episodes, of "before" or "after" the training, in place of any that are there."""
+    folder = run.path / RECORDED / when
+
+    def save(suite: Suite, groups: Sequence[TrajectoryGroup]) -> None:
+        if is_headline(suite):
+            shutil.rmtree(folder, ignore_errors=True)
+            write_groups(folder, groups)
+
+    return save
+
+
+def animate(run: RunDir, console: Console) -> None:
+    """before-after.gif: the longest of the recorded tasks that was failed before training and is solved after it.
+
+    Nothing where there is none, or none with images; a line where a recording is damaged.
+    """
+    folders = [run.path / RECORDED / when for when in ("before", "after")]
+    if not all((folder / EPISODES).exists() for folder in folders):
         return
-    length = max(len(left), len(right))
-    scale = max(1, 256 // left[0].shape[0])
+    try:
+        before, after = ({(group.env, group.seed): group for group in read_groups(folder)} for folder in folders)
+    except DataCorrupt as problem:
+        console.print(f"{problem}; there is no before-after.gif", highlight=False, soft_wrap=True)
+        return
+    learned = [task for task, group in after.items() if task in before and _learned(before[task], group)]
+    if learned:
+        longest = max(learned, key=lambda task: len(_shown(after[task])))
+        _side_by_side(_film(before[longest]), _film(after[longest]), run.path / "before-after.gif")
+
+
+def _learned(before: TrajectoryGroup, after: TrajectoryGroup) -> bool:
+    was, now = before.trajectories[0], after.trajectories[0]
+    return bool(now.solved and not was.solved and not was.stop_reason.failed and _shown(before) and _shown(after))
+
+
+def _shown(group: TrajectoryGroup) -> list[str]:
+    """The newest image of each prompt, by name."""
+    return [turn.images[-1] for turn in group.trajectories[0].turns if turn.images]
+
+
+def _film(group: TrajectoryGroup) -> list[NDArray[np.uint8]]:
+    """The pictures [H, W, 3] of an episode; what its last move led to is in none, so a frame says how it went."""
+    pictures = [np.asarray(Image.open(BytesIO(group.images[name])).convert("RGB")) for name in _shown(group)]
+    end = pictures[-1].copy()
+    edge = max(1, min(end.shape[:2]) // 16)
+    end[:edge] = end[-edge:] = end[:, :edge] = end[:, -edge:] = GREEN if group.trajectories[0].solved else RED
+    return [*pictures, end]
+
+
+def _side_by_side(left: list[NDArray[np.uint8]], right: list[NDArray[np.uint8]], path: Path) -> None:
+    height, width = (max(picture.shape[axis] for picture in (*left, *right)) for axis in (0, 1))
+    length, scale = max(len(left), len(right)), max(1, 256 // height)
 
     def frame(index: int) -> Image.Image:
-        pair = [frames[min(index, len(frames) - 1)] for frames in (left, right)]
-        gap = np.full((pair[0].shape[0], 8, 3), 255, np.uint8)
-        joined = np.concatenate([pair[0], gap, pair[1]], axis=1)
-        return Image.fromarray(joined.repeat(scale, axis=0).repeat(scale, axis=1))
+        canvas = np.full((height, 2 * width + GAP, 3), 255, np.uint8)
+        for film, start in ((left, 0), (right, width + GAP)):
+            picture = film[min(index, len(film) - 1)]
+            canvas[: picture.shape[0], start : start + picture.shape[1]] = picture
+        return Image.fromarray(canvas.repeat(scale, axis=0).repeat(scale, axis=1))
 
     first, *rest = [frame(index) for index in range(length)]
-    first.save(
-        path, save_all=True, append_images=[*rest, rest[-1], rest[-1]] if rest else [], duration=FRAME_MS, loop=0
-    )
-
-
-def replay(env_id: str, seed: int, texts: Sequence[str]) -> list[NDArray[np.uint8]]:
-    """The frames of an episode, [H, W, 3] each, the last one included: played again from its seed and completions."""
-    env = make(env_id)
-    observations = [env.reset(seed), *(env.step(text).observation for text in texts)]
-    env.close()
-    return [observation.images[-1] for observation in observations if observation.images]
-
-
-def _learned(before: SuiteResult, after: SuiteResult) -> tuple[int, Outcome, Outcome] | None:
-    """The longest episode that was failed before and is solved after, with its seed."""
-    failed = {
-        seed: episodes[0]
-        for seed, episodes in zip(before.suite.seeds, before.episodes, strict=True)
-        if not episodes[0].solved and before.suite.env == after.suite.env
-    }
-    pairs = [
-        (seed, failed[seed], episodes[0])
-        for seed, episodes in zip(after.suite.seeds, after.episodes, strict=True)
-        if seed in failed and episodes[0].solved
-    ]
-    return max(pairs, key=lambda pair: pair[2].turns, default=None)
+    times = [FRAME_MS] * (length - 1) + [3 * FRAME_MS]
+    first.save(path, save_all=True, append_images=rest, duration=times, loop=0)
 
 
 def _training_phases(run: RunDir) -> dict[str, float]:

@@ -49,7 +49,7 @@ async def test_suites_are_played_as_they_say_and_recorded(config: Config, tmp_pa
     replicas = Replica(play=play), Replica(play=play)
     suites = training_plan(config).suites
     async with fleet_of(*replicas) as fleet:
-        found = await evaluate(fleet, config, BASE, suites, lambda groups: write_groups(tmp_path / "saved", groups))
+        found = await evaluate(fleet, config, BASE, suites, lambda _, groups: write_groups(tmp_path / "saved", groups))
         greedy = await fixed_greedy(fleet, config, 0, suites[0])
     assert [result.suite for result in found.results] == list(suites)
     for result in found.results:
