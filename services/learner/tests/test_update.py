@@ -8,7 +8,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from cores import VISION, MakeCore, adapter_of, gradients_of, members_of, with_logprobs_of
+from cores import (
+    VISION,
+    MakeCore,
+    adapter_of,
+    assert_same_gradients,
+    gradients_of,
+    in_float64,
+    members_of,
+    nudge,
+    with_logprobs_of,
+)
 from episodes import play_groups
 from torch.testing import assert_close
 
@@ -61,8 +71,8 @@ def test_on_policy_gap_is_zero_and_loss_is_minus_the_mean_advantage(
 
 def test_identical_rows_once_give_the_gradient_of_all(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
     """Sharing rows changes nothing: the sum over single trajectories, each packed alone, is the same gradient."""
-    core = make_core()
-    core.train_step(groups)  # off the base policy, so that A has a gradient too
+    core = in_float64(make_core())
+    nudge(core, 0)  # off the base policy, so that A has a gradient too
     turns, advantages = members_of(groups)
     together = gradients_of(core, turns, advantages, groups)
     total = sum(len(turn.completion_ids) for member in turns for turn in member)
@@ -72,8 +82,7 @@ def test_identical_rows_once_give_the_gradient_of_all(make_core: MakeCore, group
             alone = gradients_of(core, [[turn]], [advantage], groups)
             for name, gradient in alone.items():
                 summed[name] += gradient * (len(turn.completion_ids) / total)
-    for name, gradient in together.items():
-        assert_close(gradient, summed[name], rtol=1e-3, atol=1e-6)
+    assert_same_gradients(summed, together)
 
 
 @pytest.mark.parametrize("vision", [False, True])
@@ -82,10 +91,9 @@ def test_microbatch_split_changes_nothing(make_core: MakeCore, groups: list[Traj
     turns, advantages = members_of(groups)
     found = []
     for budget in (100_000, 200):
-        core = make_core(learner={"lora": lora, "microbatch_tokens": budget})
+        core = in_float64(make_core(learner={"lora": lora, "microbatch_tokens": budget}))
         found.append(gradients_of(core, turns, advantages, groups))
-    for name, gradient in found[0].items():
-        assert_close(gradient, found[1][name], rtol=1e-4, atol=1e-6)
+    assert_same_gradients(*found)
 
 
 def test_recomputed_activations_change_nothing(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
