@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
 from tandem.envs.protocol import Observation, StepResult
+from tandem.types import UserError
 
+LONGEST_ERROR = 500  # characters of an environment's own words
 LONGEST_SIDE = 8192  # pixels
 LONGEST_TEXT = 100_000  # characters
 
 
 class BadOutput(ValueError):
     """An environment's answer is not what `tandem.envs.protocol` says. The message names the part and what it was."""
+
+
+def in_words(problem: BaseException) -> str:
+    """What an environment raised, in a line of bounded length."""
+    line = " ".join(f"{type(problem).__name__}: {problem}".split())
+    return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + "..."
+
+
+@contextmanager
+def blaming(env_id: str) -> Iterator[None]:
+    """Around other people's code: whatever it raises is a UserError of one line, which names the environment."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (Exception, SystemExit) as problem:  # the boundary: other people's code
+        raise UserError(f"{env_id}: {in_words(problem)}") from problem
 
 
 def checked_instruction(words: object) -> str:

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from PIL import Image
 
+from tandem.envs.checks import blaming
 from tandem.envs.registry import OTHER_IDS, env_ids, get_spec
 from tandem.types import UserError
 
@@ -31,8 +32,9 @@ def show(
 ) -> None:
     """Print a task: its map and shortest solution where they are known, the instruction, the actions, the limit."""
     spec = get_spec(env_id)
-    env = spec.make()
-    seen = env.reset(seed)
+    with blaming(env_id):
+        env = spec.make()
+        seen = env.reset(seed)
     typer.echo(spec.describe(seed) if spec.describe else seen.text or "no map; --png saves what a model sees first")
     typer.echo(f"instruction: {env.instruction}")
     typer.echo(f"actions: {', '.join(spec.actions) or 'text'}")

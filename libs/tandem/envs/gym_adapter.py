@@ -5,19 +5,22 @@
     gym:maze_2d/easy                                                  VisGym's, where its fork is what is installed
 
 Options of the adapter: `actions` (names of a discrete space's numbers, joined by |), `instruction`, `size` (a frame's
-longest side, in pixels), `solved_at` (the return from which an episode counts as solved), `render` (`rgb_array` or
-`ansi`). All others go to `gymnasium.make`.
+longest side, in pixels), `solved_at`, `invalid_reward`, `render` (`rgb_array` or `ansi`). All others go to
+`gymnasium.make`.
 
-Solved, that is `task_reward` 1.0, means: a return of at least `solved_at`, where given; else `info["is_success"]`,
-where the environment says it; else a return of at least the environment's `reward_threshold`. Where none of the three
-is known the episode fails and says so: a solve rate of 0 that means nothing would be worse.
+Solved, that is `task_reward` 1.0, means: the environment has ended the episode and paid at least `solved_at` in all, by
+default its `reward_threshold`; or, with `solved_at=is_success`, that its info says so. An id for which neither is known
+is refused.
+
+Text without an action does not reach the environment, and is paid `invalid_reward`, by default -1: where every step
+costs 1, saying nothing of use must not be the best play.
 """
 
 from __future__ import annotations
 
 import ast
-import hashlib
 import importlib
+import math
 import os
 import re
 from collections.abc import Callable, Mapping
@@ -31,10 +34,12 @@ from PIL import Image
 
 from tandem.envs.actions import NOT_UNDERSTOOD
 from tandem.envs.ids import Option, check_options
-from tandem.envs.protocol import EnvSpec, Observation, StepResult
+from tandem.envs.protocol import Env, EnvSpec, Observation, StepResult
+from tandem.envs.starts import start_digest
 from tandem.types import UserError
 
-OWN = {"actions": str, "instruction": str, "size": int, "solved_at": float, "render": str}
+OWN = {"actions": str, "instruction": str, "size": int, "solved_at": float, "invalid_reward": float, "render": str}
+IS_SUCCESS = "is_success"  # of `info`; and `solved_at=is_success`
 ANSI_MARKED = re.compile(r"\x1b\[[1-9][0-9;]*m(.*?)\x1b\[0m")  # colour says where the agent is: it becomes [brackets]
 ANSI_CODE = re.compile(r"\x1b\[[0-9;]*m")
 VISGYM_SOLVED = 1.0  # VisGym pays once, at the end, 1.0 for success
@@ -59,8 +64,8 @@ class Setup:
     instruction: str
     render: str  # rgb_array, ansi, or empty where the observation is text already
     size: int  # longest side of a frame, 0 leaves it
-    solved_at: float | None
-    always: bool  # `solved_at` was asked for: it goes before is_success
+    solved_at: float | None  # a return; None asks the info for IS_SUCCESS
+    invalid_reward: float
     turn_limit: int | None
 
 
@@ -79,7 +84,7 @@ class GymEnv:
             self.instruction = str(self._env.unwrapped.get_prompt())
         self._turns = self._invalid = 0
         self._return = 0.0
-        self._is_success: bool | None = None
+        self._success: bool | None = None  # what the info said last
         self._over = False
         self._seen = seen
         return self._observe("")
@@ -87,46 +92,42 @@ class GymEnv:
     def step(self, completion_text: str) -> StepResult:
         if self._over:
             raise RuntimeError("step() needs a running episode: call reset() first")
-        action = self.setup.actions.read(completion_text)
+        setup = self.setup
+        action = setup.actions.read(completion_text)
         self._turns += 1
         if action is None:
             self._invalid += 1
-            out_of_turns = self._turns >= (self.setup.turn_limit or self._turns + 1)
-            return self._result(NOT_UNDERSTOOD, 0.0, out_of_turns, out_of_turns, parsed=False, info={})
-        self._seen, reward, terminated, truncated, info = self._env.step(action)
-        self._return += float(reward)
-        if "is_success" in info:
-            self._is_success = bool(info["is_success"])
-        words = info.get("env_feedback") or ""
-        out_of_turns = bool(truncated) and not terminated
-        return self._result(str(words), float(reward), bool(terminated or truncated), out_of_turns, True, info)
+            words, reward, terminated, truncated, info = NOT_UNDERSTOOD, setup.invalid_reward, False, False, {}
+        else:
+            self._seen, reward, terminated, truncated, info = self._env.step(action)
+            self._return += float(reward)
+            words = str(info.get("env_feedback") or "")
+        late = setup.turn_limit is not None and self._turns >= setup.turn_limit
+        self._over = bool(terminated or truncated or late)
+        figures = {
+            **_numbers(info),
+            "moves": float(self._turns - self._invalid),
+            "invalid": float(self._invalid),
+            "out_of_turns": float(self._over and not terminated),
+        }
+        solved = float(self._solved(bool(terminated or truncated), info))
+        return StepResult(self._observe(words), float(reward), self._over, solved, action is not None, figures)
 
     def close(self) -> None:
         self._over = True
         self._env.close()
 
-    def _result(
-        self, words: str, reward: float, over: bool, out_of_turns: bool, parsed: bool, info: Mapping[str, Any]
-    ) -> StepResult:
-        self._over = over
-        numbers = {
-            key: float(value) for key, value in info.items() if isinstance(value, bool | int | float | np.number)
-        }
-        counts = {"moves": float(self._turns - self._invalid), "invalid": float(self._invalid)}
-        figures = {**numbers, **counts, "out_of_turns": float(out_of_turns)}
-        return StepResult(self._observe(words), reward, over, float(self._solved()), parsed, figures)
-
-    def _solved(self) -> bool:
-        setup = self.setup
-        if self._is_success is not None and not setup.always:
-            return self._is_success
-        if setup.solved_at is not None:
-            return self._return >= setup.solved_at
-        if self._over:
+    def _solved(self, ended: bool, info: Mapping[str, Any]) -> bool:
+        """`ended`: by the environment. A return so far says nothing: where steps cost, the first one's is the best."""
+        if self.setup.solved_at is not None:
+            return ended and self._return >= self.setup.solved_at
+        if IS_SUCCESS in info:
+            self._success = bool(info[IS_SUCCESS])
+        if ended and self._success is None:
             raise UserError(
-                "nothing tells whether the episode was solved: add solved_at=RETURN to the environment's id"
+                f"solved_at={IS_SUCCESS}: the environment's info has no {IS_SUCCESS}; name a return instead"
             )
-        return False
+        return bool(self._success)
 
     def _observe(self, words: str) -> Observation:
         setup = self.setup
@@ -150,36 +151,49 @@ def spec(env_id: str, name: str, options: Mapping[str, Option]) -> EnvSpec:
     """The spec of `gym:NAME?OPTIONS`. The environment is made once, to look at its spaces.
 
     Raises:
-        UserError: gymnasium or the environment is not installed, does not take these options, can be neither seen nor
-            read, or its actions can be neither counted nor written.
+        UserError: gymnasium is not installed, the environment can be neither seen nor read, its actions can be neither
+            counted nor written, or nothing tells when it is solved. Beside that, whatever gymnasium or the
+            environment raises when it is not there or does not take these options.
     """
     own = {key: value for key, value in options.items() if key in OWN}
-    check_options(env_id, own, OWN)
+    check_options(env_id, {key: value for key, value in own.items() if value != IS_SUCCESS or key != "solved_at"}, OWN)
     setup = _setup(env_id, name, own, {key: value for key, value in options.items() if key not in OWN})
+
+    def make() -> Env:
+        return GymEnv(setup)
+
     return EnvSpec(
         env_id=env_id,
-        make=lambda: GymEnv(setup),
-        task_digest=lambda seed: hashlib.sha256(f"gym:{name} {seed}".encode()).hexdigest(),
+        make=make,
+        task_digest=start_digest(make),
         turn_limit=setup.turn_limit,
         actions=setup.actions.texts,
     )
 
 
 def _setup(env_id: str, name: str, own: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Setup:
+    if own.get("size", 0) < 0:
+        raise UserError(f"{env_id}: size={own['size']} must be a number of pixels, or 0 to leave frames as they are")
     gymnasium = _gymnasium(env_id)
-    found = _find(gymnasium, env_id, name)
+    module, colon, registered = name.rpartition(":")
+    if colon:
+        importlib.import_module(module)
+    found = gymnasium.spec(registered)
     render = own.get("render", "rgb_array")
-    kwargs, env = _first(gymnasium, env_id, found, {**kwargs, "render_mode": render})
+    kwargs, env = _first(gymnasium, found, {**kwargs, "render_mode": render})
     try:
         text_only = isinstance(env.observation_space, gymnasium.spaces.Text)
         modes = env.unwrapped.metadata.get("render_modes") or ()
         if render not in modes and ("render" in own or not text_only):
             raise UserError(f"{env_id}: has no {render} rendering, only {', '.join(modes) or 'none'}")
         actions = _actions(gymnasium, env_id, env, own.get("actions", ""))
-        threshold = VISGYM_SOLVED if is_visgym(env) else found.reward_threshold
+        solved_at = own.get("solved_at", VISGYM_SOLVED if is_visgym(env) else found.reward_threshold)
         turn_limit = env.spec.max_episode_steps
     finally:
         env.close()
+    if solved_at is None:
+        hint = f"add solved_at=RETURN to the id, or solved_at={IS_SUCCESS} where the environment's info has that"
+        raise UserError(f"{env_id}: nothing tells when an episode is solved; {hint}")
     if render not in modes:
         kwargs = {key: value for key, value in kwargs.items() if key != "render_mode"}
     return Setup(
@@ -188,8 +202,8 @@ def _setup(env_id: str, name: str, own: Mapping[str, Any], kwargs: Mapping[str, 
         instruction=own.get("instruction", f"Play {found.name}. {actions.words}"),
         render=render if render in modes else "",
         size=own.get("size", 0),
-        solved_at=own.get("solved_at", threshold),
-        always="solved_at" in own,
+        solved_at=None if solved_at == IS_SUCCESS else float(solved_at),
+        invalid_reward=own.get("invalid_reward", -1.0),
         turn_limit=turn_limit,
     )
 
@@ -207,24 +221,15 @@ def _gymnasium(env_id: str) -> ModuleType:
         raise UserError(f"{env_id}: gymnasium is not installed; install tandem[gym]") from problem
 
 
-def _find(gymnasium: ModuleType, env_id: str, name: str) -> Any:
-    module, colon, rest = name.rpartition(":")
-    try:
-        if colon:
-            importlib.import_module(module)
-        return gymnasium.spec(rest)
-    except (ImportError, gymnasium.error.Error) as problem:
-        raise UserError(f"{env_id}: {_line(problem)}") from problem
-
-
-def _first(gymnasium: ModuleType, env_id: str, found: Any, kwargs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
+def _first(gymnasium: ModuleType, found: Any, kwargs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:
     """One environment, and what it was made with. Some (VisGym's) take no render_mode and draw all the same."""
     try:
         return kwargs, gymnasium.make(found.id, **kwargs)
-    except (TypeError, ValueError, AttributeError, ImportError, gymnasium.error.Error) as problem:
-        if isinstance(problem, TypeError) and "'render_mode'" in str(problem) and "render_mode" in kwargs:
-            return _first(gymnasium, env_id, found, {key: kwargs[key] for key in kwargs if key != "render_mode"})
-        raise UserError(f"{env_id}: {_line(problem)}") from problem
+    except TypeError as problem:
+        if "'render_mode'" not in str(problem):
+            raise
+        kwargs = {key: kwargs[key] for key in kwargs if key != "render_mode"}
+        return kwargs, gymnasium.make(found.id, **kwargs)
 
 
 def _actions(gymnasium: ModuleType, env_id: str, env: Any, names: str) -> Actions:
@@ -283,5 +288,8 @@ def _fit(frame: NDArray[Any], size: int) -> NDArray[np.uint8]:
     return np.ascontiguousarray(frame)
 
 
-def _line(problem: BaseException) -> str:
-    return " ".join(str(problem).split()) or type(problem).__name__
+def _numbers(info: Mapping[Any, Any]) -> dict[str, float]:
+    """The finite numbers of a step's info."""
+    kinds = bool | int | float | np.bool_ | np.integer | np.floating
+    numbers = {key: float(value) for key, value in info.items() if isinstance(key, str) and isinstance(value, kinds)}
+    return {key: value for key, value in numbers.items() if math.isfinite(value)}

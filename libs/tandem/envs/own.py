@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import inspect
 from collections.abc import Mapping
 
 from tandem.envs.ids import Option
-from tandem.envs.protocol import EnvSpec
+from tandem.envs.protocol import Env, EnvSpec
+from tandem.envs.starts import start_digest
 from tandem.types import UserError
 
 METHODS = ("reset", "step", "close")
@@ -20,11 +20,12 @@ def spec(env_id: str, module: str, name: str, options: Mapping[str, Option]) -> 
     A class may say more of itself: `spec(env_id, **options) -> EnvSpec`, a static method, is then asked for it.
 
     Raises:
-        UserError: it cannot be imported, lacks a method, or does not take these options.
+        UserError: it is not there, lacks a method, or does not take these options. Beside that, whatever the module
+            raises when it is imported, and its `spec`.
     """
     try:
         found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, SyntaxError) as problem:
+    except (ImportError, AttributeError) as problem:
         raise UserError(f"{env_id}: {problem}; is its folder on PYTHONPATH?") from problem
     if not isinstance(found, type):
         raise UserError(f"{env_id}: {name} is not a class")
@@ -41,8 +42,8 @@ def spec(env_id: str, module: str, name: str, options: Mapping[str, Option]) -> 
         if not isinstance(described, EnvSpec):
             raise UserError(f"{env_id}: {name}.spec() must return an EnvSpec, not {type(described).__name__}")
         return described
-    return EnvSpec(
-        env_id=env_id,
-        make=lambda: found(**options),
-        task_digest=lambda seed: hashlib.sha256(f"{module}:{name} {seed}".encode()).hexdigest(),
-    )
+
+    def make() -> Env:
+        return found(**options)
+
+    return EnvSpec(env_id, make, start_digest(make))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from tandem.envs import gym_adapter, maze2d, own, slide, sorting
+from tandem.envs.checks import blaming
 from tandem.envs.ids import Option, parse_id
 from tandem.envs.protocol import Env, EnvSpec
 from tandem.types import UserError
@@ -29,16 +30,18 @@ def get_spec(env_id: str) -> EnvSpec:
     """The spec of an id, its options bound in.
 
     Raises:
-        UserError: no such environment, it cannot be imported, or it does not know an option.
+        UserError: no such environment, it does not know an option, or it raises when it is imported or described.
     """
     full, options = parse_id(env_id)
     kind, _, name = full.partition(":")
     if kind in BUILT_IN and name in BUILT_IN[kind][1]:
         return BUILT_IN[kind][0](env_id, name, options)
     if kind == "gym" and name:
-        return gym_adapter.spec(env_id, name, options)
+        with blaming(env_id):
+            return gym_adapter.spec(env_id, name, options)
     if kind not in BUILT_IN and kind and name:
-        return own.spec(env_id, kind, name, options)
+        with blaming(env_id):
+            return own.spec(env_id, kind, name, options)
     known = ", ".join(env_ids())
     raise UserError(f"unknown environment {full!r}; known: {known}, {', '.join(OTHER_IDS)}")
 

@@ -6,13 +6,15 @@ only, evaluation from "fixed" (the demo's 64) and "heldout".
 
 from __future__ import annotations
 
+from tandem.envs.checks import blaming
 from tandem.envs.registry import get_spec
 from tandem.types import UserError
 
 BUCKETS = 64
 SPLITS: dict[str, range] = {"fixed": range(1), "heldout": range(1, 4), "train": range(4, BUCKETS)}
 
-_MAX_FRUITLESS = 50_000  # seeds looked at without a new task before giving up: the split has run out of them
+_SEEDS_A_TASK = 8  # looked at so many seeds for every task seen, one misses 1 of 3,000 equally likely tasks
+_LEAST_SEEDS = 300
 
 
 def split_of(task_digest: str) -> str:
@@ -42,21 +44,22 @@ def up_to(env_id: str, split: str, count: int, start: int = 0) -> list[int]:
     For "fixed" and "heldout" no two returned seeds are the same task, so that no task counts twice.
 
     Raises:
-        UserError: unknown environment or split.
+        UserError: unknown environment or split, or the environment raises.
     """
     if split not in SPLITS:
         raise UserError(f"unknown split {split!r}; known: {', '.join(SPLITS)}")
     task_digest = get_spec(env_id).task_digest
     found: list[int] = []
-    seen: set[str] = set()
-    seed, fruitless = start, 0
-    while len(found) < count and fruitless <= _MAX_FRUITLESS:
-        key = task_digest(seed)
-        if split_of(key) == split and (split == "train" or key not in seen):
+    known: set[str] = set()  # tasks of all splits
+    seed = start
+    while len(found) < count:
+        with blaming(env_id):
+            key = task_digest(seed)
+        if split_of(key) == split and (split == "train" or key not in known):
             found.append(seed)
-            seen.add(key)
-            fruitless = 0
-        else:
-            fruitless += 1
+        known.add(key)
         seed += 1
+        endless = split == "train" and found
+        if not endless and seed - start > max(_LEAST_SEEDS, _SEEDS_A_TASK * len(known)):
+            break  # there are no more
     return found

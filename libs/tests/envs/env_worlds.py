@@ -27,7 +27,8 @@ class Echo(gymnasium.Env[str, str]):
 
     def step(self, action: str) -> tuple[str, float, bool, bool, dict[str, Any]]:
         said = action == self.word
-        info = {"is_success": said, "words": {"not": "a number"}} if self.success else {}
+        odd = {"words": {"not": "a number"}, "gap": float("nan"), "far": np.float32("-inf"), 5: 5}
+        info: dict[Any, Any] = {"is_success": said, **odd} if self.success else {}
         return "Thanks." if said else "No.", -1.0, said, False, info
 
 
@@ -83,13 +84,13 @@ class Corridor(gymnasium.Env[Any, str]):
 class Guess:
     """An environment of the user's own: three methods and an instruction."""
 
-    def __init__(self, highest: int = 9) -> None:
-        self.highest = highest
+    def __init__(self, highest: int = 9, named: bool = True) -> None:
+        self.highest, self.named = highest, named
         self.instruction = ""
 
     def reset(self, seed: int) -> Observation:
         self.secret = seed % (self.highest + 1)
-        self.instruction = f"Guess a number from 0 to {self.highest}. Seed {seed}."
+        self.instruction = f"Guess a number from 0 to {self.highest}." + self.named * f" Seed {seed}."
         return Observation((), "")
 
     def step(self, completion_text: str) -> StepResult:
@@ -118,3 +119,11 @@ class NoClose:
     def reset(self, seed: int) -> None: ...
 
     def step(self, completion_text: str) -> None: ...
+
+
+class Raises(Guess):
+    """Its own description of itself fails."""
+
+    @staticmethod
+    def spec(env_id: str) -> EnvSpec:
+        raise ZeroDivisionError("of my own")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tandem.envs import get_spec, make
+from tandem.envs import get_spec, make, seeds
 from tandem.envs.checks import checked_observation, checked_result
 from tandem.envs.gym_adapter import OWN
 from tandem.envs.maze_style import STYLES
@@ -37,6 +37,10 @@ def test_the_example_plays(example):
     env.reset(0)
     results = [env.step("9") for _ in range(14)]
     assert results[-1].terminated and results[-1].info["out_of_turns"] == 1.0 and results[-1].task_reward == 0.0
+
+
+def test_the_example_has_tasks_enough_to_hold_some_out(example):
+    assert len(seeds("lamps:Lamps", "fixed", 64)) == 64 and len(seeds("lamps:Lamps", "heldout", 256)) == 256
 
 
 def test_every_id_and_option_of_the_page_is_known():

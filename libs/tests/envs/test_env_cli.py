@@ -44,7 +44,10 @@ def test_stats_json_is_the_distribution_of_shortest_paths():
     [
         ("slide:8", ["shortest solution", "Order the tiles.", "('move', 0)", "turn limit: 16"]),
         ("sort:4", ["shortest solution", "Sort.", "('swap', 3)", "turn limit: 6"]),
-        ("gym:CliffWalking-v1", ["no map", "Play CliffWalking.", "0, 1, 2, 3", "turn limit: none of its own"]),
+        (
+            "gym:CliffWalking-v1?solved_at=-13",
+            ["no map", "Play CliffWalking.", "0, 1, 2, 3", "turn limit: none of its own"],
+        ),
         ("gym:FrozenLake-v1?render=ansi", ["[S]FFF", "turn limit: 100"]),
         ("env_worlds:Guess", ["no map", "Guess a number from 0 to 9. Seed 1.", "actions: text"]),
     ],
@@ -73,6 +76,8 @@ def test_text_alone_has_no_image_to_save(tmp_path):
 
 
 def test_bad_input_is_a_user_error(tmp_path):
+    result = runner.invoke(app, ["show", "env_worlds:Guess?highest=-1"])
+    assert isinstance(result.exception, UserError) and "ZeroDivisionError" in str(result.exception)
     result = runner.invoke(app, ["show", "maze2d:nope"])
     assert isinstance(result.exception, UserError) and "maze2d:easy" in str(result.exception)
     result = runner.invoke(app, ["show", "maze2d:easy", "--png", str(tmp_path / "no" / "x.png")])

@@ -10,6 +10,7 @@ import pytest
 
 from tandem.envs import get_spec, make, seeds
 from tandem.envs.gym_adapter import read_tuple
+from tandem.envs.tasks import up_to
 from tandem.types import UserError
 
 sys.path.insert(0, str(Path(__file__).parent))  # for env_worlds, as the ids below name it
@@ -80,29 +81,67 @@ def test_cart_pole_falls_and_frames_are_shrunk():
     assert sum(r.reward for r in results) == len(results) < 12
 
 
-def test_a_return_counts_as_solved_where_it_is_asked_for():
-    *_, last = play("gym:CartPole-v1?solved_at=5&size=32", 0, ["1"] * 6)[1]
-    assert last.task_reward == 1.0
+def test_a_return_counts_as_solved_once_the_environment_has_ended_the_episode():
+    *before, last = play("gym:CartPole-v1?solved_at=5&size=32", 0, ["1"] * 20)[1]
+    assert len(before) > 6 and not any(r.task_reward for r in before)
+    assert last.terminated and last.task_reward == 1.0
     _, results = play("gym:CliffWalking-v1?solved_at=-13", 0, ["0", *["1"] * 11, "2"])
     assert results[-1].terminated and results[-1].task_reward == 1.0  # the shortest way costs 13
 
 
-def test_where_nothing_tells_success_the_episode_says_so():
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        "gym:CliffWalking-v1?solved_at=-13&size=32",
+        "gym:MountainCar-v0?size=32",
+        "gym:CartPole-v1?solved_at=5&size=32",
+        f"{LAKE}&size=32&solved_at=-1",
+        "gym:tandem-tests/Echo-v0?solved_at=-9",
+        "gym:tandem-tests/Echo-v0?solved_at=is_success",
+        "gym:corridor/easy",
+    ],
+)
+def test_garbage_never_solves_and_is_never_the_best_play(env_id):
+    _, results = play(env_id, 0, ["GARBAGE"] * 100)
+    assert not any(r.task_reward for r in results) and not any(r.parsed for r in results)
+    assert {r.reward for r in results} == {-1.0}
+    limit = get_spec(env_id).turn_limit
+    assert len(results) == min(limit or 100, 100) and results[-1].terminated == (limit is not None and limit <= 100)
+    assert results[-1].info["out_of_turns"] == results[-1].terminated
+
+
+def test_an_action_after_much_garbage_is_no_solution_either():
+    _, results = play("gym:MountainCar-v0?size=32", 0, [*["GARBAGE"] * 199, "0", "0"])
+    assert len(results) == 200 and results[-1].terminated and results[-1].info["out_of_turns"] == 1.0
+    assert results[-1].parsed and results[-1].task_reward == 0.0  # a return of -1, above the threshold of -110
+
+
+def test_what_a_turn_without_an_action_costs_is_an_option_and_no_part_of_the_return():
+    lost, *_, last = play(f"{LAKE}&invalid_reward=-0.25", 0, ["?", "down", "down", "right", "right", "down", "right"])[
+        1
+    ]
+    assert lost.reward == -0.25 and last.task_reward == last.reward == 1.0
+
+
+def test_where_nothing_tells_success_the_id_is_refused():
+    with pytest.raises(UserError, match=r"solved_at=RETURN .*solved_at=is_success"):
+        get_spec("gym:CliffWalking-v1")
     with pytest.raises(UserError, match="solved_at"):
-        play("gym:CliffWalking-v1", 0, ["0", *["1"] * 11, "2"])
-    with pytest.raises(UserError, match="solved_at"):
-        play("gym:tandem-tests/Echo-v0?success=false", 0, ["please"])
+        get_spec("gym:tandem-tests/Echo-v0?success=false")
+    with pytest.raises(UserError, match="info has no is_success"):
+        play("gym:tandem-tests/Echo-v0?success=false&solved_at=is_success", 0, ["please"])
 
 
 def test_a_text_game():
-    spec = get_spec("gym:tandem-tests/Echo-v0?word=now")
+    env_id = "gym:tandem-tests/Echo-v0?word=now&solved_at=is_success"
+    spec = get_spec(env_id)
     assert spec.turn_limit == 3 and spec.actions == ()
-    seen, (no, lost, yes) = play("gym:tandem-tests/Echo-v0?word=now", 0, ["later", "NOW!", "now"])
+    seen, (no, lost, yes) = play(env_id, 0, ["later", "NOW!", "now"])
     assert seen.images == () and seen.text == "Say the word."
     assert (no.feedback, no.parsed, no.task_reward) == ("No.", True, 0.0)
     assert (lost.feedback, lost.parsed) == ("Not understood.\nNo.", False)  # what is still to be seen comes with it
     assert (yes.feedback, yes.task_reward, yes.reward, yes.terminated) == ("Thanks.", 1.0, -1.0, True)
-    assert yes.info["is_success"] == 1.0 and "words" not in yes.info
+    assert yes.info["is_success"] == 1.0 and not {"words", "gap", "far"} & set(yes.info)
 
 
 def test_a_map_in_letters_shows_where_the_agent_is():
@@ -158,6 +197,9 @@ def test_tuples_are_found_in_text(text, found):
         ("gym:FrozenLake-v1?actions=a|b", "each of its 4 actions"),
         ("gym:FrozenLake-v1?actions=a|b|a|c", "each of its 4 actions"),
         ("gym:FrozenLake-v1?size=big", "size"),
+        ("gym:FrozenLake-v1?size=-1", "size=-1"),
+        ("gym:FrozenLake-v1?solved_at=never", "solved_at=never"),
+        ("gym:env_worlds_broken:Mine-v0", "NameError: name 'numpi'"),
         ("gym:CartPole-v1?render=ansi", "no ansi rendering"),
         ("gym:Pendulum-v1", "Discrete and Text"),
         ("gym:", "unknown environment"),
@@ -178,6 +220,21 @@ def test_episodes_side_by_side_do_not_disturb_one_another():
             assert all(np.array_equal(r.observation.images[0], a) for r, a in zip(played, alone, strict=True))
 
 
-def test_tasks_are_seeds():
-    fixed, train = seeds(LAKE, "fixed", 4), seeds(LAKE, "train", 100)
-    assert not set(fixed) & set(train)
+def starts(env_id: str, chosen: list[int]) -> set[bytes]:
+    env = make(env_id)
+    return {env.reset(seed).images[0].tobytes() for seed in chosen}
+
+
+def test_no_start_is_trained_on_and_evaluated_on():
+    """A corridor has 199 starts: other seeds alone are no other tasks."""
+    env_id = "gym:corridor/easy?length=200"
+    fixed, train = seeds(env_id, "fixed", 2), seeds(env_id, "train", 400)
+    trained, evaluated = starts(env_id, train), starts(env_id, fixed)
+    assert len(evaluated) == 2 and 50 < len(trained) < 199 and not trained & evaluated
+
+
+def test_an_environment_with_one_start_can_be_trained_on_but_not_split():
+    assert seeds(LAKE, "train", 3, start=7) == [7, 8, 9]
+    assert up_to(LAKE, "fixed", 4) == up_to(LAKE, "heldout", 4) == []
+    with pytest.raises(UserError, match="has only 0 tasks"):
+        seeds(LAKE, "heldout", 4)

@@ -24,7 +24,9 @@ def test_three_methods_are_enough():
     assert env.step("2").task_reward == 0.0 and env.step(" 1 ").task_reward == 1.0
     spec = get_spec("env_worlds:Guess")
     assert spec.optimal_turns is None and spec.turn_limit is None and len(spec.task_digest(3)) == 64
-    assert not set(seeds("env_worlds:Guess", "fixed", 4)) & set(seeds("env_worlds:Guess", "train", 300))
+    few = "env_worlds:Guess?highest=3&named=false"
+    assert spec.task_digest(1) != spec.task_digest(2), "their instructions differ"
+    assert len({get_spec(few).task_digest(seed) for seed in range(20)}) == 1, "nothing that is shown differs"
 
 
 def test_a_class_may_say_more_of_itself():
@@ -41,6 +43,9 @@ def test_a_class_may_say_more_of_itself():
         ("env_worlds:NoClose", r"no method close\(\)"),
         ("env_worlds:Guess?lowest=1", "lowest"),
         ("env_worlds:Described?lowest=1", "lowest"),
+        ("env_worlds:Raises", "env_worlds:Raises: ZeroDivisionError: of my own"),
+        ("env_worlds_broken:Mine", "NameError: name 'numpi'"),
+        ("env_worlds_quits:Mine", "SystemExit: 3"),
         ("env_worlds", "package.module:Class"),
     ],
 )
@@ -48,6 +53,11 @@ def test_what_is_wrong_is_one_clear_line(env_id, message):
     with pytest.raises(UserError, match=message) as caught:
         get_spec(env_id)
     assert "\n" not in str(caught.value)
+
+
+def test_a_reset_that_raises_is_one_clear_line_where_tasks_are_looked_for():
+    with pytest.raises(UserError, match=r"env_worlds:Guess.highest=-1: ZeroDivisionError"):
+        seeds("env_worlds:Guess?highest=-1", "train", 3)
 
 
 @pytest.mark.parametrize("env_id", ["maze2d:tiny", "maze2d:easy?style=night", "slide:8", "sort:5"])

@@ -17,10 +17,9 @@ import socket
 import sys
 from typing import Any, BinaryIO
 
-from tandem.envs.checks import checked_instruction, checked_observation, checked_result
+from tandem.envs.checks import checked_instruction, checked_observation, checked_result, in_words
 from tandem.envs.protocol import Env, Observation
 from tandem.envs.registry import make
-from tandem_rollout.environments import in_words
 from tandem_rollout.orphan import die_with_parent
 
 

@@ -16,13 +16,12 @@ from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Protocol, TypeVar
 
-from tandem.envs.checks import checked_instruction, checked_observation, checked_result
+from tandem.envs.checks import checked_instruction, checked_observation, checked_result, in_words
 from tandem.envs.protocol import Env, Observation, StepResult
 from tandem.runtime import deadline
 from tandem.types import Unavailable
 
 T = TypeVar("T")
-LONGEST_ERROR = 500  # characters of an environment's own words
 
 
 class EnvFailed(Exception):
@@ -55,12 +54,6 @@ class Environments(Protocol):
     async def close(self) -> None:
         """Let everything go."""
         ...
-
-
-def in_words(problem: BaseException) -> str:
-    """What an environment raised, in a line of bounded length."""
-    line = " ".join(f"{type(problem).__name__}: {problem}".split())
-    return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + "..."
 
 
 class Background:
