@@ -138,6 +138,9 @@ class EvalConfig(Section):
     heldout: NonNegative = Field(default=256, description="More unseen tasks.")
     styles: NonNegative = Field(default=64, description="Tasks of each look never trained on, where there are such.")
     larger: NonNegative = Field(default=64, description="Tasks of each larger size, where there are such.")
+    train: NonNegative = Field(
+        default=256, description="Training tasks, played only where the suite is named: to record what may be imitated."
+    )
     samples: NonNegative = Field(
         default=4, description="Temperature-1 episodes per task of the fixed set (one on unseen tasks); 0: greedy only."
     )

@@ -9,6 +9,7 @@ missing, whose part, the expansion of image placeholders, is `TokenGrid`'s.
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -17,14 +18,18 @@ import numpy as np
 
 from tandem.config import Config
 from tandem.envs import tasks
+from tandem.envs.checks import checked_observation, checked_result
 from tandem.envs.protocol import Env, StepResult
 from tandem.envs.registry import get_spec
 from tandem.model.chat import ChatFormat
 from tandem.model.frames import Frame, FrameCache
 from tandem.model.placeholders import TokenGrid
 from tandem.model.transcript import Transcript
+from tandem.obs import get_logger
 from tandem.storage.episodes import read_groups
 from tandem.types import FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn, UserError
+
+log = get_logger(__name__)
 
 
 class Demonstrations(Protocol):
@@ -66,10 +71,14 @@ class Expert:
 
     def play(self, seed: int) -> TrajectoryGroup:
         """One episode. Its chances depend on run seed and task seed alone."""
-        env, config = self.spec.make(), self.config
+        with closing(self.spec.make()) as env:
+            return self._played(env, seed)
+
+    def _played(self, env: Env, seed: int) -> TrajectoryGroup:
+        config = self.config
         rng = np.random.default_rng((config.run.seed, seed))
         images: dict[str, bytes] = {}
-        seen, turns, last = env.reset(seed), list[Turn](), None
+        seen, turns, last = checked_observation(env.reset(seed)), list[Turn](), None
         transcript = Transcript(self.chat, env.instruction, config.env.window)
         while (stop := self._stop(turns, last)) is None:
             frames = tuple(map(self.frames.frame, seen.images))
@@ -80,11 +89,10 @@ class Expert:
                 stop = StopReason.CONTEXT_LIMIT
                 break
             completion = self._answer(env, rng)
-            last = env.step(self.chat.decode(completion))
+            last = checked_result(env.step(self.chat.decode(completion)))
             turns.append(_turn(prompt, completion, shown, self.chat.decode(completion), last))
             transcript.answer(completion)
             seen = last.observation
-        env.close()
         if not turns:
             raise UserError(f"{config.env.id}: not even the first prompt fits rollout.engine.max_model_len; raise it")
         assert last is not None
@@ -114,19 +122,27 @@ class Expert:
 
 
 class Recorded:
-    """Recorded episodes in a new random order every epoch; one is left out where the machinery ended it."""
+    """Recorded episodes of training tasks in a new random order every epoch; one that the machinery ended is left
+    out, and whatever plays an evaluation's task."""
 
     def __init__(self, config: Config) -> None:
         folder, self.config = Path(config.sft.episodes), config
         chat = ChatFormat.load(config.model.path)
         self.episodes: list[TrajectoryGroup] = []
+        of_evaluation = 0
         for group in read_groups(folder):
+            if tasks.split_of(get_spec(group.env).task_digest(group.seed)) != "train":
+                of_evaluation += 1
+                continue
             for trajectory in group.valid_members:
                 if trajectory.turns and (trajectory.solved or not config.sft.solved_only):
                     _check_tokenizer(trajectory, chat, f"sft.episodes {folder}: {group.group_id}")
                     self.episodes.append(_alone(group, trajectory))
+        if of_evaluation:
+            log.warning("%s: %d groups play evaluation tasks and are left out", folder, of_evaluation)
         if not self.episodes:
             hint = "; sft.solved_only=false takes the others too" if config.sft.solved_only else ""
+            hint = "; record training tasks: tandem eval --suite train --save" if of_evaluation else hint
             raise UserError(f"sft.episodes {folder}: holds no episode to imitate{hint}")
 
     def take(self, cursor: int) -> tuple[list[TrajectoryGroup], int]:

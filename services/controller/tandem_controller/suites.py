@@ -1,9 +1,10 @@
-"""Which tasks an evaluation plays. None is ever trained on: the split goes by the task's digest.
+"""Which tasks an evaluation plays. None is ever trained on, but for `train`: the split goes by the task's digest.
 
 fixed64   the demo's headline: the first tasks of the split "fixed"
 heldout   more unseen tasks, of the split "heldout"
 styles    the tasks of fixed64 in looks never trained on
 larger    larger tasks than trained on, each environment with its own turn limit
+train     training tasks, only where asked for by name: to record episodes that may be imitated
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from tandem.envs.registry import get_spec
 from tandem.types import UserError
 
 FIXED = "fixed64"
-SUITES = (FIXED, "heldout", "styles", "larger")
+SPLIT = {FIXED: "fixed", "heldout": "heldout", "styles": "fixed", "larger": "fixed", "train": "train"}
+SUITES = tuple(SPLIT)
 ALL = "all"
 
 
@@ -52,12 +54,13 @@ def plan(config: Config, names: Sequence[str] = (ALL,), limit: int = 0) -> Plan:
     if unknown := set(names) - {*SUITES, ALL}:
         raise UserError(f"--suite {min(unknown)}: unknown; known: {', '.join((*SUITES, ALL))}")
     suites, remarks = list[Suite](), list[str]()
+    asked = {*names, *(set(SUITES) - {"train"} if ALL in names else ())}
     for name in SUITES:
         key = "fixed" if name == FIXED else name
         count = getattr(config.eval, key)
         if not count and name in names:
             raise UserError(f"--suite {name}: this recipe leaves it out; set eval.{key} to a number of tasks")
-        if not count or not {name, ALL} & set(names):
+        if not count or name not in asked:
             continue
         found = environments(config, name)
         if not found and name in names:
@@ -68,7 +71,7 @@ def plan(config: Config, names: Sequence[str] = (ALL,), limit: int = 0) -> Plan:
                 remarks.append(f"{name} left out: {problem}")
                 continue
             wanted = min(count, limit or count)
-            seeds = tasks.up_to(env, "heldout" if name == "heldout" else "fixed", wanted)
+            seeds = tasks.up_to(env, SPLIT[name], wanted)
             if not seeds:
                 remarks.append(f"{name} left out: {env} has no such tasks")
                 continue
@@ -96,9 +99,9 @@ def with_samples(suite: Suite, samples: int, temperature: float) -> Suite:
 
 def environments(config: Config, name: str) -> tuple[str, ...]:
     """The environment ids of a suite; none where the recipe's environment has no such variants."""
-    if name in (FIXED, "heldout"):
-        return (config.env.id,)
-    return get_spec(config.env.id).variants.get(name, ())
+    if name in ("styles", "larger"):
+        return get_spec(config.env.id).variants.get(name, ())
+    return (config.env.id,)
 
 
 def turn_limit(config: Config, env: str) -> int:

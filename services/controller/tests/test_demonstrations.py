@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tandem.config import Config
-from tandem.envs import get_spec, make
+from tandem.envs import get_spec, make, tasks
 from tandem.envs.tasks import split_of
 from tandem.model.chat import ChatFormat
 from tandem.storage.episodes import write_groups
@@ -131,6 +131,18 @@ def test_recorded_episodes_come_once_an_epoch_in_changing_order(folder: Path) ->
         assert set(group.images) == {name for turn in episode.turns for name in turn.images}
     large, _ = Recorded(config(sft={"episodes": str(folder), "batch": 40})).take(0)
     assert len({group.group_id for group in large}) == 40 and all(group.trajectories[0].solved for group in large)
+
+
+def test_episodes_of_evaluation_tasks_are_not_imitated(folder: Path, tmp_path: Path) -> None:
+    """They may be recorded, by `tandem eval --save`; trained on they would make every later figure worthless."""
+    expert = Expert(config())
+    evaluated = [expert.play(seed) for split in ("fixed", "heldout") for seed in tasks.seeds("maze2d:tiny", split, 3)]
+    write_groups(tmp_path / "evaluated", evaluated)
+    with pytest.raises(UserError, match="no episode to imitate; record training tasks"):
+        open_demonstrations(config(sft={"episodes": str(tmp_path / "evaluated"), "solved_only": False}))
+    source = Recorded(config(sft={"episodes": str(folder)}))
+    write_groups(folder, evaluated)
+    assert Recorded(source.config).episodes == source.episodes
 
 
 def test_what_cannot_be_imitated_is_refused(folder: Path, tmp_path: Path) -> None:

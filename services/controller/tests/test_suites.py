@@ -39,6 +39,12 @@ def test_larger_tasks_have_the_turns_they_need_and_looks_the_recipes() -> None:
         assert max(map(spec.optimal_turns, tasks.seeds(suite.env, "fixed", 64))) <= suite.max_turns
 
 
+def test_training_tasks_are_played_only_where_named() -> None:
+    assert "train" not in {suite.name for suite in plan(config(train=8)).suites}
+    (suite,) = plan(config(train=8), ["train"]).suites
+    assert list(suite.seeds) == tasks.seeds("maze2d:tiny", "train", 8)
+
+
 def test_a_limit_cuts_each() -> None:
     assert {len(suite.seeds) for suite in plan(config(fixed=8, heldout=2, styles=3, larger=3), limit=2).suites} == {2}
 
@@ -46,7 +52,7 @@ def test_a_limit_cuts_each() -> None:
 def test_what_is_asked_for_and_absent_is_named() -> None:
     with pytest.raises(UserError, match=r"--suite heldout: this recipe leaves it out; set eval\.heldout"):
         plan(config(heldout=0), ["heldout"])
-    with pytest.raises(UserError, match="--suite fixed: unknown; known: fixed64, heldout, styles, larger, all"):
+    with pytest.raises(UserError, match="--suite fixed: unknown; known: fixed64, heldout, styles, larger, train, all"):
         plan(config(), ["fixed"])
     assert {suite.name for suite in plan(config(fixed=1, heldout=0, styles=0, larger=1)).suites} == {
         "fixed64",

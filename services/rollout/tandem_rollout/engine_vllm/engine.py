@@ -101,9 +101,8 @@ class EngineVllm:
         try:
             llm: Any = _Llm.from_engine_args(AsyncEngineArgs(**args))
         except (ValueError, RuntimeError, OSError) as problem:
-            raise UserError(
-                f"vLLM did not start on {config.model.path}: {' '.join(str(problem).split())[:500]}"
-            ) from problem
+            reason = " ".join(str(problem).split())[:500]
+            raise UserError(f"vLLM did not start on {config.model.path}: {reason}") from problem
         engine = EngineVllm(llm, base.chat, config)
         engine._base_probe = await engine._probe(engine._serving)
         return engine
@@ -174,9 +173,7 @@ class EngineVllm:
         params = sampling_params(sampling, request.seed, self.chat.end_id)
         output = await self._run(served, name, request.prompt_ids, request.frames, params)
         if tuple(output.prompt_token_ids) != expanded:
-            raise Unavailable(
-                "the engine saw other prompt ids than were sent: its processor expands images differently"
-            )
+            raise Unavailable("the engine saw other prompt ids than were sent: it expands images differently")
         made = output.outputs[0]
         if made.finish_reason not in _FINISH:
             raise Unavailable(f"the engine ended the request with {made.finish_reason!r}")
