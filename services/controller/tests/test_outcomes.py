@@ -87,7 +87,7 @@ def test_pass_at_k_is_the_mean_over_tasks() -> None:
 
 
 def test_a_maze_in_two_looks_is_one_task() -> None:
-    plain, night = solves("1100"), result(*[(episode(0, solved),) for solved in (1, 1, 0, 0)], env=NIGHT)
+    plain, night = solves("1100"), result(*[(episode(0, solved),) for solved in (True, True, False, False)], env=NIGHT)
     both = figures([plain, night])
     assert (both.tasks, both.episodes) == (4, 8)
     assert (both.low, both.high) == pytest.approx((figures([plain]).low, figures([plain]).high))
