@@ -39,7 +39,7 @@ def evaluate(
     overrides: Overrides = None,
     suite: Annotated[
         list[str] | None,
-        typer.Option(help="fixed64, heldout, styles, larger or all; may be repeated. Default: the first two."),
+        typer.Option(help="fixed64, heldout, styles, larger, train or all; may be repeated. Default: the first two."),
     ] = None,
     limit: Annotated[
         int, typer.Option(min=0, help="At most so many tasks of each environment; 0: as the recipe says.")
