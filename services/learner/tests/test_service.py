@@ -123,7 +123,7 @@ async def test_malformed_streams_are_refused_and_change_nothing(
         (_stream("", 0, groups), "no request id"),
         (iter(list(_stream("x", 0, groups))[1:]), "must begin with its header"),
         (iter([*_stream("x", 0, groups), *_stream("x", 0, [])]), "only groups may follow"),
-        (_stream("nan", 0, [poisoned]), f"group {groups[0].group_id} member 1: turn 0: reward nan is not within"),
+        (_stream("nan", 0, [poisoned]), f"group {groups[0].group_id} member 1 turn 0: reward nan is not within"),
     ):
         with pytest.raises(UserError, match=said):
             await _send(client, stream)
