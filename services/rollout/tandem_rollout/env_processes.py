@@ -17,9 +17,10 @@ import numpy as np
 from tandem.envs.protocol import Observation, StepResult
 from tandem.runtime import deadline
 from tandem.types import Unavailable
-from tandem_rollout.environments import Background, EnvFailed, Episode
+from tandem_rollout.environments import EnvFailed, Episode
 
 START_TIMEOUT_S = 120  # a Python process under load, before anything of the environment's own
+END_TIMEOUT_S = 10  # a process killed: none but the kernel can make it take longer
 LONGEST_LINE = 2**24  # bytes
 
 
@@ -28,7 +29,7 @@ class EnvProcesses:
 
     def __init__(self, step_timeout_s: float) -> None:
         self._timeout = step_timeout_s
-        self.background = Background()
+        self._releasing: set[asyncio.Task[None]] = set()  # the event loop itself keeps no task alive
         self._idle: list[_Worker] = []
         self._all: set[_Worker] = set()
 
@@ -38,10 +39,18 @@ class EnvProcesses:
 
     async def worker(self) -> _Worker:
         """One that does nothing yet. Raises EnvFailed where none will start."""
-        if self._idle:
-            return self._idle.pop()
-        worker = await _Worker.start()
-        self._all.add(worker)
+        while self._idle:
+            worker = self._idle.pop()
+            if not worker.ended:
+                return worker
+            await self._let_go(worker)
+        worker = _Worker()
+        self._all.add(worker)  # at once: `close` ends it, whatever it is about to do
+        try:
+            await worker.start()
+        except BaseException:
+            await self._let_go(worker)
+            raise
         return worker
 
     async def ask(self, worker: _Worker, what: str, **more: Any) -> tuple[dict[str, Any], Observation]:
@@ -55,19 +64,29 @@ class EnvProcesses:
             raise EnvFailed(f"{what}: {head['error']}")
         return head, seen
 
-    async def take_back(self, worker: _Worker) -> None:
-        """Close its environment and keep it for the next episode; kill it where that does not work."""
+    def release(self, worker: _Worker) -> None:
+        """Close its environment, in the background, and keep it for the next episode; kill it where that fails."""
+        task = asyncio.ensure_future(self._take_back(worker))
+        self._releasing.add(task)
+        task.add_done_callback(self._releasing.discard)
+
+    async def _take_back(self, worker: _Worker) -> None:
         if not worker.busy:
             with suppress(EnvFailed):
                 await self.ask(worker, "close")
                 self._idle.append(worker)
                 return
+        await self._let_go(worker)
+
+    async def _let_go(self, worker: _Worker) -> None:
         await worker.end()
         self._all.discard(worker)
 
     async def close(self) -> None:
         """Kill them all."""
-        await self.background.stop()
+        for task in (releasing := list(self._releasing)):
+            task.cancel()
+        await asyncio.gather(*releasing, return_exceptions=True)
         self._idle.clear()
         await asyncio.gather(*(worker.end() for worker in self._all))
         self._all.clear()
@@ -93,7 +112,7 @@ class _Remote:
 
     def close(self) -> None:
         if self._worker is not None:
-            self._processes.background.start(self._processes.take_back(self._worker))
+            self._processes.release(self._worker)
 
 
 class _Worker:
@@ -103,38 +122,35 @@ class _Worker:
     beside gRPC's threads may die before it begins (1 in 16 here); `subprocess` uses vfork.
     """
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    def __init__(self) -> None:
         self.busy = False
-        self._process = process
-        self._reader = reader
-        self._writer = writer
-
-    @staticmethod
-    async def start() -> _Worker:
-        """Raises EnvFailed where it does not come up."""
-        ours, its = socket.socketpair()
+        self._writer: asyncio.StreamWriter | None = None
+        self._connection, its = socket.socketpair()
         with its:
-            process = subprocess.Popen(  # noqa: ASYNC220 - returns once the program is loaded
+            self._process = subprocess.Popen(
                 [sys.executable, "-m", "tandem_rollout.env_worker", str(os.getpid())],
                 stdin=its.fileno(),
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
                 start_new_session=True,  # what it starts in turn is killed with it
             )
-        worker = _Worker(process, *await asyncio.open_connection(sock=ours, limit=LONGEST_LINE))
+
+    async def start(self) -> None:
+        """Raises EnvFailed where it does not come up."""
+        self._reader, self._writer = await asyncio.open_connection(sock=self._connection, limit=LONGEST_LINE)
         try:
             async with deadline(START_TIMEOUT_S, "starting an environment's process"):
-                await worker.read()
-        except BaseException as problem:
-            await worker.end()
-            if isinstance(problem, Unavailable):
-                raise EnvFailed(str(problem)) from problem
-            raise
-        return worker
+                await self.read()
+        except Unavailable as late:
+            raise EnvFailed(str(late)) from late
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing will answer any more."""
+        return self._reader.at_eof()
 
     async def ask(self, request: dict[str, Any]) -> tuple[dict[str, Any], Observation]:
         """Send a request and read its answer. Raises EnvFailed where the process has ended."""
+        assert self._writer is not None, "start comes first"
         self.busy = True
         with suppress(ConnectionError):  # it has ended: reading says so
             self._writer.write(json.dumps(request).encode() + b"\n")
@@ -150,16 +166,22 @@ class _Worker:
             sizes = [(height, width, 3) for height, width in head["images"]]
             pixels = [await self._reader.readexactly(height * width * 3) for height, width, _ in sizes]
         except (asyncio.IncompleteReadError, ConnectionError) as problem:
-            code = await asyncio.to_thread(self._process.wait)
-            raise EnvFailed(f"the environment's process ended with code {code}") from problem
+            await self.end()
+            raise EnvFailed(f"the environment's process ended with code {self._process.returncode}") from problem
         except asyncio.LimitOverrunError as problem:
             raise EnvFailed(f"an answer of more than {LONGEST_LINE} bytes") from problem
         images = [np.frombuffer(data, np.uint8).reshape(size) for data, size in zip(pixels, sizes, strict=True)]
         return head, Observation(tuple(images), head["text"])
 
     async def end(self) -> None:
-        """Kill it and what it started."""
-        with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._writer.close()
-        await asyncio.to_thread(self._process.wait)
+        """Kill it and what it started, unless that took a session of its own.
+
+        Its exit code is asked for afterwards only: until then its number, which is the group's, cannot be another's.
+        """
+        if self._process.returncode is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+        if self._writer is not None:
+            self._writer.close()
+        with suppress(subprocess.TimeoutExpired):
+            await asyncio.to_thread(self._process.wait, END_TIMEOUT_S)

@@ -1,6 +1,6 @@
 """Environments off the event loop: whatever one does, generation goes on.
 
-    episode --+-- EnvThreads: a thread for each call that is running. A call that hangs is left behind with its thread.
+    episode --+-- EnvThreads: a thread for each running episode. A call that hangs is left behind with its thread.
               +-- EnvProcesses (`env_processes.py`): a process for each running episode. One that hangs is killed.
 
 Either way a call has a deadline, and what the environment answers is checked before it is believed.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import SimpleQueue
@@ -56,95 +56,85 @@ class Environments(Protocol):
         ...
 
 
-class Background:
-    """Things to do some time; what becomes of them no longer matters."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()  # the event loop itself keeps no task alive
-
-    def start(self, work: Coroutine[object, object, object]) -> None:
-        """Begin at once."""
-
-        async def quietly() -> None:
-            with suppress(EnvFailed):
-                await work
-
-        task = asyncio.ensure_future(quietly())
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-    async def stop(self) -> None:
-        """Cut short what is still going on."""
-        tasks = list(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-
-
 class EnvThreads:
-    """Runs environments on threads of this process, one for each call that is running: a slow call delays no other."""
+    """Runs each episode's environment on a thread of its own, kept for the next episode: a slow one delays no other."""
 
     def __init__(self, make: Callable[[str], Env], step_timeout_s: float) -> None:
-        self._make = make
-        self._timeout = step_timeout_s
-        self.background = Background()
+        self.make = make
+        self.timeout = step_timeout_s
         self._idle: list[_Thread] = []
+        self._all: set[_Thread] = set()
 
     def open(self, env_id: str) -> Episode:
         """An episode in a new environment; nothing is built before its reset."""
-        return _Threaded(self, self._make, env_id)
+        return _Threaded(self, env_id)
 
-    async def run(self, what: str, call: Callable[..., T], *args: object) -> T:
-        """The result of a call on some thread. Raises EnvFailed for its exception, or where it takes too long."""
-        thread = self._idle.pop() if self._idle else _Thread()
+    def take(self) -> _Thread:
+        """One that does nothing yet."""
+        if self._idle:
+            return self._idle.pop()
+        thread = _Thread()
+        self._all.add(thread)
+        return thread
+
+    def take_back(self, thread: _Thread) -> None:
+        """Keep it for the next episode."""
+        if thread in self._all:
+            self._idle.append(thread)
+
+    async def close(self) -> None:
+        """Let the threads go, each after what it has still to do."""
+        for thread in self._all:
+            thread.end()
+        self._all.clear()
+        self._idle.clear()
+
+
+class _Threaded:
+    """An `Episode` whose calls run on one thread, one after another: libraries that draw may want this."""
+
+    def __init__(self, threads: EnvThreads, env_id: str) -> None:
+        self._threads = threads
+        self._env_id = env_id
+        self._thread: _Thread | None = None
+        self._env: Env | None = None
+
+    async def reset(self, seed: int) -> tuple[str, Observation]:
+        self._thread = self._threads.take()
+        return await self._run("reset", self._start, seed)
+
+    async def step(self, text: str) -> StepResult:
+        return await self._run("step", self._play, text)
+
+    def close(self) -> None:
+        """After the call that may still be running. One that never returns is left behind with its thread."""
+        if (thread := self._thread) is not None:
+            thread.do(self._end).add_done_callback(lambda ended: self._threads.take_back(thread))
+
+    async def _run(self, what: str, call: Callable[..., T], *args: object) -> T:
+        """The result of a call. Raises EnvFailed for its exception, or where it takes too long."""
+        assert self._thread is not None, "reset comes first"
         try:
-            async with deadline(self._timeout, what):
-                outcome = await thread.run(call, *args)
+            async with deadline(self._threads.timeout, what):
+                outcome = await self._thread.do(call, *args)
         except Unavailable as late:
             raise EnvFailed(str(late)) from late
-        finally:
-            if thread.busy:
-                thread.end()  # once it comes back, if it ever does
-            else:
-                self._idle.append(thread)
         if isinstance(outcome, _Raised):
             raise EnvFailed(f"{what}: {in_words(outcome.problem)}") from outcome.problem
         return outcome
 
-    async def close(self) -> None:
-        """Let the threads go."""
-        await self.background.stop()
-        while self._idle:
-            self._idle.pop().end()
-
-
-class _Threaded:
-    """An `Episode` whose calls run on threads."""
-
-    def __init__(self, threads: EnvThreads, make: Callable[[str], Env], env_id: str) -> None:
-        self._threads = threads
-        self._make = make
-        self._env_id = env_id
-        self._env: Env | None = None
-
-    async def reset(self, seed: int) -> tuple[str, Observation]:
-        return await self._threads.run("reset", self._start, seed)
-
-    async def step(self, text: str) -> StepResult:
-        return await self._threads.run("step", self._play, text)
-
-    def close(self) -> None:
-        if self._env is not None:
-            self._threads.background.start(self._threads.run("close", self._env.close))
-
     def _start(self, seed: int) -> tuple[str, Observation]:
-        self._env = self._make(self._env_id)
+        self._env = self._threads.make(self._env_id)
         seen = self._env.reset(seed)
         return checked_instruction(self._env.instruction), checked_observation(seen)
 
     def _play(self, text: str) -> StepResult:
         assert self._env is not None, "reset comes first"
         return checked_result(self._env.step(text))
+
+    def _end(self) -> None:
+        if self._env is not None:
+            self._env.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,17 +148,15 @@ class _Thread:
     """One thread that runs calls one after another. A daemon: a call that hangs does not hold up the process's end."""
 
     def __init__(self) -> None:
-        self.busy = False
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         threading.Thread(target=self._work, name="env", daemon=True).start()
 
-    async def run(self, call: Callable[..., T], *args: object) -> T | _Raised:
-        """The call's result, or what it raised. Leaves the thread busy where the caller is cut off."""
+    def do(self, call: Callable[..., T], *args: object) -> asyncio.Future[T | _Raised]:
+        """The call's result, or what it raised, once those before it have returned."""
         loop = asyncio.get_running_loop()
         outcome: asyncio.Future[T | _Raised] = loop.create_future()
 
         def tell(result: T | _Raised) -> None:
-            self.busy = False
             if not outcome.done():
                 outcome.set_result(result)
 
@@ -180,12 +168,11 @@ class _Thread:
             with suppress(RuntimeError):  # the loop is closed: nobody waits any longer
                 loop.call_soon_threadsafe(tell, result)
 
-        self.busy = True
         self._calls.put(work)
-        return await outcome
+        return outcome
 
     def end(self) -> None:
-        """End after the present call."""
+        """End after the calls that it has."""
         self._calls.put(None)
 
     def _work(self) -> None:

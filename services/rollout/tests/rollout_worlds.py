@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import threading
 from dataclasses import replace
@@ -10,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tandem.envs import Observation, StepResult
+from tandem.envs import EnvSpec, Observation, StepResult
 
 IMAGE = np.zeros((4, 4, 3), np.uint8)
 FINE = StepResult(Observation((IMAGE,), "Fine."), 0.0, False, 0.0, True, {"pid": float(os.getpid())})
@@ -36,8 +37,8 @@ ABSURD: dict[str, Any] = {
 
 
 class Trouble:
-    """Does what the completion says: hang, raise, exit, crash, print, or answer with something of `ABSURD`. Seeds from
-    1000 on hang at their reset, from 2000 on have an instruction that is no text."""
+    """Does what the completion says: hang, raise, exit, crash, print, start a child or a daemon, or answer with some of
+    `ABSURD`. Seeds from 1000 on hang at their reset, from 2000 on have an instruction that is no text."""
 
     def __init__(self, ends_at: int = 3) -> None:
         self.instruction: Any = "Go."
@@ -66,12 +67,23 @@ class Trouble:
         if completion_text == "print":
             print("an environment that talks")
             os.write(1, b"and in C, too\n")
+        if completion_text in ("child", "daemon"):
+            child = subprocess.Popen(["sleep", "600"], start_new_session=completion_text == "daemon")
+            return replace(FINE, info={"child": float(child.pid)})
         if completion_text in ABSURD:
             return ABSURD[completion_text]
         over = self.turns >= self.ends_at
         return replace(FINE, terminated=over, task_reward=float(over), reward=float(over))
 
     def close(self) -> None: ...
+
+
+class Undescribed(Trouble):
+    """Fails when it is asked what it is."""
+
+    @staticmethod
+    def spec(env_id: str) -> EnvSpec:
+        raise ZeroDivisionError(env_id)
 
 
 def hang() -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,12 +19,12 @@ from rollout_stub_engine import StubEngine
 from rollout_worlds import ABSURD, FINE, Trouble
 
 from tandem import envs
-from tandem.envs import StepResult
+from tandem.envs import Observation, StepResult
 from tandem.model.chat import ChatFormat
-from tandem.types import ContextPolicy, RolloutTask, Sampling, StopReason, TrajectoryGroup
+from tandem.types import ContextPolicy, RolloutTask, Sampling, StopReason, TrajectoryGroup, UserError
 from tandem_rollout.core import Limits, Player
 from tandem_rollout.env_processes import EnvProcesses
-from tandem_rollout.environments import Environments, EnvThreads
+from tandem_rollout.environments import EnvFailed, Environments, EnvThreads
 
 TROUBLE = "rollout_worlds:Trouble"
 TASK = RolloutTask(TROUBLE, (1,), 2, 0, Sampling(max_tokens=8), ContextPolicy(1), 5, 7)
@@ -105,6 +106,12 @@ async def test_an_instruction_that_is_no_text(chat: ChatFormat, workers: Callabl
     assert {t.error for t in group.trajectories} == {"reset: BadOutput: instruction must be text, not int"}
 
 
+async def test_one_that_cannot_be_described_is_the_user_s_to_mend(chat: ChatFormat) -> None:
+    environments = EnvThreads(envs.make, 60)
+    with pytest.raises(UserError, match="rollout_worlds:Undescribed: ZeroDivisionError"):
+        await play(chat, environments, lambda number: "go", replace(TASK, env="rollout_worlds:Undescribed"))
+
+
 async def test_many_hanging_episodes_hold_up_no_healthy_one(chat: ChatFormat) -> None:
     """More episodes hang than any pool would have threads; the healthy ones are done before the first deadline."""
     hanging, healthy = tuple(range(1000, 1040)), tuple(range(1, 9))
@@ -138,6 +145,74 @@ async def test_generation_goes_on_while_environments_are_slow(chat: ChatFormat) 
     assert all(trajectory.solved for trajectory in group.trajectories)
 
 
+class Jealous(Trouble):
+    """Keeps who called it, and whether two did at once. The step "slow" waits until it may go on."""
+
+    def __init__(self, may_go_on: threading.Event) -> None:
+        super().__init__()
+        self.may_go_on = may_go_on
+        self.calls: list[str] = []
+        self.threads: set[int] = set()
+        self._inside = threading.Lock()
+
+    def called(self, what: str) -> None:
+        self.threads.add(threading.get_ident())
+        self.calls.append(what if self._inside.acquire(blocking=False) else f"{what} during another call")
+        if what == "slow":
+            assert self.may_go_on.wait(60)
+        if self.calls[-1] == what:
+            self._inside.release()
+
+    def reset(self, seed: int) -> Observation:
+        self.called("reset")
+        return super().reset(seed)
+
+    def step(self, completion_text: str) -> StepResult:
+        self.called(completion_text)
+        return super().step(completion_text)
+
+    def close(self) -> None:
+        self.called("close")
+
+
+async def test_an_environment_is_closed_on_its_own_thread_after_the_call_that_hangs() -> None:
+    may_go_on = threading.Event()
+    made = [Jealous(may_go_on), Jealous(may_go_on)]
+    left = iter(made)
+    environments = EnvThreads(lambda env_id: next(left), 1)
+    hanging, other = environments.open("one"), environments.open("other")
+    await hanging.reset(1)
+    with pytest.raises(EnvFailed, match="no answer within 1 s"):
+        await hanging.step("slow")
+    hanging.close()
+    await other.reset(1)
+    other.close()
+    await asyncio.to_thread(until, lambda: made[1].calls == ["reset", "close"])
+    assert made[0].calls == ["reset", "slow"]
+    may_go_on.set()
+    await asyncio.to_thread(until, lambda: made[0].calls == ["reset", "slow", "close"])
+    assert [len(env.threads) for env in made] == [1, 1]
+    await environments.close()
+
+
+async def test_an_environment_made_too_late_is_closed_all_the_same() -> None:
+    may_go_on = threading.Event()
+    env = Jealous(may_go_on)
+
+    def make(env_id: str) -> Jealous:
+        assert may_go_on.wait(60)
+        return env
+
+    environments = EnvThreads(make, 1)
+    episode = environments.open("late")
+    with pytest.raises(EnvFailed, match="reset: no answer"):
+        await episode.reset(1)
+    episode.close()
+    await environments.close()
+    may_go_on.set()
+    await asyncio.to_thread(until, lambda: env.calls[-1:] == ["close"])
+
+
 async def test_a_crash_takes_only_its_own_process(chat: ChatFormat) -> None:
     (group,) = await play(chat, EnvProcesses(60), once("crash"))
     failed, whole = sorted(group.trajectories, key=lambda trajectory: trajectory.stop_reason)
@@ -166,6 +241,54 @@ async def test_processes_serve_one_episode_after_another_and_a_hung_one_is_kille
     hung.close()
     await asyncio.to_thread(until, lambda: gone(pids[0]))
     await environments.close()
+
+
+async def test_a_process_that_died_idle_is_replaced() -> None:
+    environments = EnvProcesses(60)
+    first = environments.open(TROUBLE)
+    await first.reset(1)
+    pid = int((await first.step("go")).info["pid"])
+    first.close()
+    await asyncio.to_thread(until, lambda: bool(environments._idle))
+    os.kill(pid, signal.SIGKILL)
+    await asyncio.to_thread(until, lambda: environments._idle[0].ended)
+    second = environments.open(TROUBLE)
+    await second.reset(1)
+    assert int((await second.step("go")).info["pid"]) != pid
+    await environments.close()
+
+
+async def test_closing_ends_processes_that_are_still_starting() -> None:
+    environments = EnvProcesses(60)
+    starting = asyncio.create_task(environments.open(TROUBLE).reset(1))
+    await asyncio.sleep(0)  # until it waits for the first time
+    (worker,) = environments._all
+    await environments.close()
+    assert gone(worker._process.pid)
+    with pytest.raises(EnvFailed, match="ended with code -9"):
+        await starting
+
+
+@pytest.mark.parametrize(("starts", "lives_on"), [("child", False), ("daemon", True)])
+async def test_what_a_crashed_environment_started_is_killed_or_at_least_not_waited_for(
+    starts: str, lives_on: bool
+) -> None:
+    environments = EnvProcesses(60)
+    episode = environments.open(TROUBLE)
+    await episode.reset(1)
+    child = int((await episode.step(starts)).info["child"])
+    try:
+        with pytest.raises(EnvFailed, match="ended with code 7"):
+            await episode.step("crash")
+        episode.close()
+        await environments.close()
+        if lives_on:
+            assert not gone(child)
+        else:
+            await asyncio.to_thread(until, lambda: gone(child))
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(child, signal.SIGKILL)
 
 
 def test_processes_start_beside_grpc_on_ray_s_event_loop() -> None:
