@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch
 
 from tandem.algo.packing import TrainSequence
 from tandem.envs import seeds
+from tandem.envs.maze_style import CLASSIC, RANDOM, style_of
 from tandem.model.chat import ChatFormat
 from tandem.model.loading import load_model, load_processor
 from tandem.model.precision import mixed_precision
@@ -60,8 +61,13 @@ class PretrainConfig:
     eval_every: int = 100
     first_seed: int = 1_000_000
     bf16: bool = True
+    restyled: float = 0.0  # share of examples in a style of their own instead of the classic one
     fixed: int = 64  # mazes of the final evaluation
     heldout: int = 256
+
+
+# More of the same in ever new looks, so that what is seen does not hang on one palette.
+BROADEN = replace(PretrainConfig(), steps=900, decay=300, lr=1e-3, restyled=0.8, first_seed=5_000_000)
 
 
 @dataclass(frozen=True)
@@ -93,12 +99,15 @@ class NarrowConfig:
 Log = Callable[[dict[str, Any]], None]
 
 
-def pretrain(out: Path, config: PretrainConfig, log: Log) -> dict[str, Any]:
-    """Make a tiny model from nothing in `out`; returns its figures."""
-    build_tiny(out, tokenizer_texts(), config.seed)
+def pretrain(base: Path | None, out: Path, config: PretrainConfig, log: Log) -> dict[str, Any]:
+    """Make a tiny model in `out`, from nothing or from the model of `base`; returns its figures."""
+    if base is None:
+        build_tiny(out, tokenizer_texts(), config.seed)
+    else:
+        copy_assets(base, out)
     table = maze_table(config.mazes, config.first_seed)
     rng = np.random.default_rng(config.seed)
-    policy = open_policy(out)
+    policy = open_policy(base or out)
 
     def batches() -> Iterator[list[Example]]:
         while True:
@@ -106,7 +115,7 @@ def pretrain(out: Path, config: PretrainConfig, log: Log) -> dict[str, Any]:
             yield [_oracle_example(policy.chat, table, question, config, rng) for _ in range(config.batch)]
 
     figures = _fit(policy, batches(), config, out, log)
-    return _finish(policy, out, "pretrain", config, {}, figures)
+    return _finish(policy, out, "broaden" if base else "pretrain", config, {}, figures)
 
 
 def narrow(base: Path, out: Path, config: NarrowConfig, log: Log) -> dict[str, Any]:
@@ -179,8 +188,9 @@ def _oracle_example(
     chat: ChatFormat, table: MazeTable, question: str, config: PretrainConfig, rng: np.random.Generator
 ) -> Example:
     maze, room = int(rng.integers(len(table.walls))), int(rng.integers(table.oracle.shape[1] - 1))
-    feedback = _feedback(rng)
-    example = action_example(chat, table, maze, room, int(table.oracle[maze, room]), feedback)
+    style = style_of(RANDOM, int(rng.integers(2**32))) if rng.random() < config.restyled else CLASSIC
+    direction = int(table.oracle[maze, room])
+    example = action_example(chat, table, maze, room, direction, _feedback(rng), style)
     reply = answer(table, question, maze, room)
     return with_question(chat, example, question, reply, config.question_weight)
 

@@ -1,4 +1,5 @@
-"""`tandem tiny`: make the tiny model. `pretrain` from nothing, `narrow` into a policy that RL can improve."""
+"""`tandem tiny`: make the tiny model. `pretrain` from nothing, `broaden` in other looks, `narrow` into a policy that RL
+can improve."""
 
 from __future__ import annotations
 
@@ -12,13 +13,14 @@ import torch
 import typer
 
 from tandem.types import UserError
-from tandem_learner.tiny import NarrowConfig, PretrainConfig, narrow, pretrain
+from tandem_learner.tiny import BROADEN, NarrowConfig, PretrainConfig, narrow, pretrain
 
 app = typer.Typer(help="Make the tiny model, on one core.", no_args_is_help=True)
 
 _Config = TypeVar("_Config", PretrainConfig, NarrowConfig)
 
 Out = Annotated[Path, typer.Option(help="model folder to write")]
+Base = Annotated[Path, typer.Option(help="pre-trained model folder")]
 Seed = Annotated[int, typer.Option(min=0, help="of weights, data order and demonstrations")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value of the training settings, e.g. steps=500")]
 
@@ -27,16 +29,18 @@ Overrides = Annotated[list[str] | None, typer.Argument(help="key=value of the tr
 def pretrain_command(out: Out, seed: Seed = 0, overrides: Overrides = None) -> None:
     """Broad capability from nothing: the oracle's direction from every room, where the disc is, which ways are open."""
     _prepare(out)
-    _report(pretrain(out, _override(PretrainConfig(seed=seed), overrides or []), _log))
+    _report(pretrain(None, out, _override(PretrainConfig(seed=seed), overrides or []), _log))
+
+
+@app.command("broaden")
+def broaden_command(base: Base, out: Out, seed: Seed = 0, overrides: Overrides = None) -> None:
+    """More pre-training in ever new styles: what is seen no longer hangs on one palette."""
+    _prepare(out)
+    _report(pretrain(base, out, _override(replace(BROADEN, seed=seed), overrides or []), _log))
 
 
 @app.command("narrow")
-def narrow_command(
-    base: Annotated[Path, typer.Option(help="pre-trained model folder")],
-    out: Out,
-    seed: Seed = 0,
-    overrides: Overrides = None,
-) -> None:
+def narrow_command(base: Base, out: Out, seed: Seed = 0, overrides: Overrides = None) -> None:
     """Fine-tune on imperfect demonstrations: the capability stays, the policy gets poor."""
     _prepare(out)
     _report(narrow(base, out, _override(NarrowConfig(seed=seed), overrides or []), _log))

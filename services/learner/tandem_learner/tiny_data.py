@@ -25,8 +25,8 @@ from tandem.envs.maze2d import (
     MazePreset,
     action_text,
     oracle_directions,
-    render,
 )
+from tandem.envs.maze_style import CLASSIC, Style, render
 from tandem.model.chat import ChatFormat
 
 PRESET_NAME = "tiny"
@@ -51,9 +51,9 @@ class MazeTable:
     open: NDArray[np.bool_]
     nearer: NDArray[np.bool_]
 
-    def image(self, maze: int, room: int) -> NDArray[np.uint8]:
-        """The observation with the disc in a room: uint8 [H, W, 3]."""
-        return render(self.walls[maze], self.preset.widths, self.cell(room), self.preset.goal)
+    def image(self, maze: int, room: int, style: Style) -> NDArray[np.uint8]:
+        """The observation with the agent in a room: uint8 [H, W, 3]."""
+        return render(self.walls[maze], self.preset.widths_in(style), self.cell(room), self.preset.goal, style)
 
     def cell(self, room: int) -> tuple[int, int]:
         r, c = divmod(room, self.preset.rooms)
@@ -119,12 +119,14 @@ class Example:
     image: NDArray[np.uint8]
 
 
-def action_example(chat: ChatFormat, table: MazeTable, maze: int, room: int, direction: int, feedback: str) -> Example:
+def action_example(
+    chat: ChatFormat, table: MazeTable, maze: int, room: int, direction: int, feedback: str, style: Style = CLASSIC
+) -> Example:
     """A prompt of one turn and the action's text, every token of it weighing the same."""
     prompt = expand(chat, chat.first_prompt(BRIEF_INSTRUCTION, feedback, images=1))
     completion = (*chat.encode(action_text(direction)), chat.end_id)
     weights = (1.0 / len(completion),) * len(completion)
-    return Example(prompt, completion, weights, table.image(maze, room))
+    return Example(prompt, completion, weights, table.image(maze, room, style))
 
 
 def with_question(chat: ChatFormat, example: Example, question: str, reply: str, weight: float) -> Example:

@@ -1,6 +1,7 @@
 """How the tiny model is made: what it is shown, and that a step learns."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +88,7 @@ def test_pretrain_then_narrow_write_models_that_learned(tmp_path):
         "heldout": 2,
     }
     records: list[dict] = []
-    tiny.pretrain(tmp_path / "base", tiny.PretrainConfig(steps=20, bf16=False, **small), records.append)
+    tiny.pretrain(None, tmp_path / "base", tiny.PretrainConfig(steps=20, bf16=False, **small), records.append)
     losses = [record["loss"] for record in records if "loss" in record]
     assert losses[-1] < 6.0 < 2 * np.log(418)  # a uniform guess loses ln 418 = 6.04 on each of the two answers
     figures = tiny.narrow(tmp_path / "base", tmp_path / "out", tiny.NarrowConfig(steps=2, **small), records.append)
@@ -97,6 +98,21 @@ def test_pretrain_then_narrow_write_models_that_learned(tmp_path):
     before, after = (tiny.open_policy(tmp_path / name).model.state_dict() for name in ("base", "out"))
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed and not any("visual" in name for name in changed), "narrow leaves the vision tower as it is"
+
+
+def test_broadened_examples_have_looks_of_their_own(tmp_path, policy):
+    """Of a base in ever new styles: the same mazes, answers and tokenizer."""
+    chat, table = policy.chat, tiny.maze_table(40, 1_000_000)
+    rng = np.random.default_rng(0)
+    config = replace(tiny.BROADEN, restyled=0.5)
+    made = [tiny._oracle_example(chat, table, "Disc?", config, rng) for _ in range(60)]
+    corners = {tuple(example.image[0, 0]) for example in made}  # of the outer wall
+    assert (110, 110, 110) in corners and 15 < len(corners) < 45
+    small = {"steps": 2, "mazes": 40, "warmup": 1, "decay": 1, "batch": 4, "fixed": 2, "heldout": 2, "bf16": False}
+    tiny.pretrain(MODEL, tmp_path / "wide", replace(tiny.BROADEN, **small), lambda record: None)
+    record = json.loads((tmp_path / "wide" / "broaden.json").read_text(encoding="utf-8"))
+    assert record["kind"] == "broaden" and record["config"]["restyled"] == 0.8
+    assert (tmp_path / "wide" / "tokenizer.json").read_bytes() == (MODEL / "tokenizer.json").read_bytes()
 
 
 def test_the_shipped_model_solves_what_its_record_says(policy):
