@@ -10,7 +10,7 @@ from tandem.cluster.host import ServiceHost, result
 from tandem.cluster.registry import NAMESPACE, actor_name
 from tandem.config import Config
 from tandem.rpc.clients import CheckpointClient
-from tandem.types import NotFound, PublishKind, UserError
+from tandem.types import NotFound, PublishKind, Unavailable, UserError
 
 FAR = time.monotonic() + 300
 
@@ -43,3 +43,15 @@ async def test_a_hosted_service_is_found_and_answers_and_its_mistakes_keep_their
         with pytest.raises(NotFound, match="run run-b has no service 'rollout' on this cluster"):
             find("run-b", "rollout")
         result(manager.stop.remote(), FAR, "stop")
+
+
+@pytest.mark.ray
+def test_a_local_ray_that_does_not_start_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("TANDEM_RAY_TEMP_DIR", str(tmp_path / "file/ray"))
+    config = Config.model_validate({"model": {"path": str(tmp_path)}})
+    with (
+        pytest.raises(Unavailable, match=r"Ray did not start here .*try again"),
+        ray_session(config.cluster, bundles=1),
+    ):
+        pass

@@ -10,7 +10,7 @@ import ray
 from ray.exceptions import RayError
 
 from tandem.config import ClusterConfig
-from tandem.types import UserError
+from tandem.types import Unavailable, UserError
 
 HEAD_MEM = "head_mem"  # custom resource that marks the high-memory head node
 OBJECT_STORE_BYTES = 128 * 2**20  # trajectories and weights travel by gRPC: Ray's store stays nearly empty
@@ -31,6 +31,7 @@ def ray_session(config: ClusterConfig, bundles: int) -> Iterator[str]:
 
     Raises:
         UserError: the cluster cannot be reached, or has fewer GPUs than `cluster.gpus` asks for.
+        Unavailable: no local cluster came up.
     """
     _quiet()
     address = config.address or os.environ.get("RAY_ADDRESS", "")
@@ -43,9 +44,19 @@ def ray_session(config: ClusterConfig, bundles: int) -> Iterator[str]:
                 "start one or clear it"
             ) from problem
     else:
+        _start_local(cpus=max(2, round(bundles * config.cpus_per_worker) + 1))
+    try:
+        _check(config)
+        yield "" if address else "127.0.0.1"
+    finally:
+        ray.shutdown()
+
+
+def _start_local(cpus: int) -> None:
+    try:
         ray.init(
             address="local",
-            num_cpus=max(2, round(bundles * config.cpus_per_worker) + 1),
+            num_cpus=cpus,
             resources={HEAD_MEM: 1},
             include_dashboard=False,
             object_store_memory=OBJECT_STORE_BYTES,
@@ -54,11 +65,12 @@ def ray_session(config: ClusterConfig, bundles: int) -> Iterator[str]:
             configure_logging=False,
             _temp_dir=os.environ.get("TANDEM_RAY_TEMP_DIR"),
         )
-    try:
-        _check(config)
-        yield "" if address else "127.0.0.1"
-    finally:
+    except Exception as problem:
         ray.shutdown()
+        reason = " ".join(str(problem).split())
+        raise Unavailable(
+            f"Ray did not start here ({reason}); where the machine is only too busy, try again"
+        ) from problem
 
 
 def _check(config: ClusterConfig) -> None:
