@@ -26,7 +26,9 @@ class LoraConfig(Section):
 class KlConfig(Section):
     """The price of leaving the base model. The estimators: `tandem/algo/kl.py`."""
 
-    coef: Annotated[float, Field(ge=0)] = Field(default=0.0, description="What a nat costs; 0: no forward pass for it.")
+    coef: Annotated[float, Field(ge=0, le=1000)] = Field(
+        default=0.0, description="What a nat costs; 0: no forward pass for it."
+    )
     estimator: Literal["k1", "k2", "k3"] = Field(
         default="k2", description="Of KL(policy || base) from a sampled token."
     )
@@ -85,7 +87,7 @@ class AlgoConfig(Section):
         default="token_mean", description="Token losses to one loss; a sequence is a trajectory."
     )
     kl: KlConfig = KlConfig()
-    entropy_coef: Annotated[float, Field(ge=0)] = Field(default=0.0, description="Bonus for a nat of entropy.")
+    entropy_coef: Annotated[float, Field(ge=0, le=1000)] = Field(default=0.0, description="Bonus for a nat of entropy.")
     correction: CorrectionConfig = CorrectionConfig()
     drop_zero_variance: bool = Field(
         default=True, description="Leave out groups whose returns are all equal: no gradient."
@@ -137,7 +139,7 @@ class LearnerConfig(Section):
     """The update."""
 
     world_size: Positive = Field(default=1, description="Learner ranks, one process (and GPU) each.")
-    lr: Annotated[float, Field(gt=0)] = Field(default=1e-4, description="Peak learning rate of AdamW.")
+    lr: Annotated[float, Field(gt=0, le=1)] = Field(default=1e-4, description="Peak learning rate of AdamW.")
     lr_final: Share = Field(
         default=1.0, description="Learning rate at the last step, as a share of `lr`; linear decay."
     )

@@ -13,8 +13,9 @@ def _no_bool(value: object) -> object:
     return value
 
 
-Positive = Annotated[int, Field(ge=1), BeforeValidator(_no_bool)]
-NonNegative = Annotated[int, Field(ge=0), BeforeValidator(_no_bool)]
+MOST = 2**31 - 1
+Positive = Annotated[int, Field(ge=1, le=MOST), BeforeValidator(_no_bool)]
+NonNegative = Annotated[int, Field(ge=0, le=MOST), BeforeValidator(_no_bool)]
 Share = Annotated[float, Field(ge=0, le=1)]
 
 

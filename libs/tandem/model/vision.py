@@ -154,11 +154,13 @@ def _rows_of(grids: Mapping[str, tuple[int, int]]) -> dict[str, range]:
 
 
 def token_grid(processor: Qwen2VLImageProcessorPil, png: bytes) -> tuple[int, int]:
-    """(height, width) of a PNG image in merged tokens, from its header. Raises UserError for another file."""
+    """(height, width) of a PNG image in merged tokens. Raises UserError for another file, or one cut short."""
     try:
-        width, height = Image.open(io.BytesIO(png)).size
-    except OSError as problem:
-        raise UserError(f"image of {len(png)} bytes: not a PNG image") from problem
+        image = Image.open(io.BytesIO(png))
+        width, height = image.size
+        image.verify()
+    except (OSError, SyntaxError, Image.DecompressionBombError) as problem:
+        raise UserError(f"image of {len(png)} bytes: not a whole PNG image ({problem})") from problem
     side = processor.patch_size * processor.merge_size
     least, most = processor.size["shortest_edge"], processor.size["longest_edge"]
     return TokenGrid(side, least, most).of(height, width)

@@ -8,6 +8,7 @@ from tandem.rpc import codec
 from tandem.rpc.channel import Peer, new_request_id
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as cpb
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2_grpc
+from tandem.rpc.gen.common.v1 import common_pb2
 from tandem.rpc.gen.learner.v1 import learner_pb2 as lpb
 from tandem.rpc.gen.learner.v1 import learner_pb2_grpc
 from tandem.rpc.gen.rollout.v1 import rollout_pb2 as rpb
@@ -22,6 +23,7 @@ from tandem.types import (
     ShardRef,
     TrainResult,
     TrajectoryGroup,
+    UserError,
 )
 
 SHORT_S = 30.0
@@ -95,15 +97,12 @@ class LearnerClient:
     async def train_step(
         self, expected_version: int, groups: Sequence[TrajectoryGroup], timeout_s: float = LONG_S
     ) -> TrainResult:
-        """Make one policy version of the groups."""
+        """Make one policy version of the groups. Raises UserError for one that no message can hold."""
         header = lpb.TrainStepHeader(request_id=new_request_id(), expected_version=expected_version, groups=len(groups))
 
-        def parts() -> Iterable[lpb.TrainStepRequest]:
-            yield lpb.TrainStepRequest(header=header)
-            for group in groups:
-                yield lpb.TrainStepRequest(group=codec.encode_group(group))
-
-        reply = await self.peer.unary(self.stub.TrainStep, parts(), timeout_s)
+        parts = [lpb.TrainStepRequest(group=_encoded(group)) for group in groups]
+        parts.insert(0, lpb.TrainStepRequest(header=header))
+        reply = await self.peer.unary(self.stub.TrainStep, parts, timeout_s)
         return TrainResult(reply.policy_version, dict(reply.metrics))
 
     async def export(
@@ -207,3 +206,11 @@ class CheckpointClient:
     async def close(self) -> None:
         """Close the channel."""
         await self.peer.close()
+
+
+def _encoded(group: TrajectoryGroup) -> common_pb2.TrajectoryGroup:
+    """Before the call: an error inside a stream would only cancel it."""
+    try:
+        return codec.encode_group(group)
+    except (ValueError, TypeError) as problem:
+        raise UserError(f"group {group.group_id!r}: cannot be sent ({problem})") from problem

@@ -14,8 +14,9 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Annotated
 
-from pydantic import ConfigDict, TypeAdapter
+from pydantic import ConfigDict, Field, TypeAdapter
 from pydantic.dataclasses import dataclass
 
 from tandem.storage.parse import parse_json
@@ -29,8 +30,8 @@ EPISODES, IMAGES = "episodes.jsonl", "images"
 class _Line:
     group_id: str
     env: str
-    seed: int
-    policy_version: int
+    seed: Annotated[int, Field(ge=0, lt=2**63)]
+    policy_version: Annotated[int, Field(ge=0, lt=2**63)]
     trajectories: tuple[Trajectory, ...]
     images: tuple[str, ...]
     seconds: float
@@ -101,6 +102,8 @@ def _group(line: _Line, images: Path, what: str) -> TrajectoryGroup:
             where = f"{what}: member {trajectory.member} turn {index}"
             if missing := set(turn.images) - set(line.images):
                 raise DataCorrupt(f"{where}: image {min(missing)} is not among the group's")
+            if odd := [token for token in turn.prompt_ids + turn.completion_ids if not 0 <= token < 2**31]:
+                raise DataCorrupt(f"{where}: {odd[0]} is no token id")
             ids, logprobs = len(turn.completion_ids), len(turn.rollout_logprobs)
             if ids != logprobs:
                 raise DataCorrupt(f"{where}: {ids} completion ids but {logprobs} logprobs")

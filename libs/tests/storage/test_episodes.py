@@ -75,6 +75,10 @@ def rewrite(folder, change) -> None:
         (lambda line: line.pop("seed"), "line 1: seed"),
         (lambda line: line["trajectories"][0].update(stop_reason="bored"), "trajectories.0.stop_reason"),
         (lambda line: line.update(images=[]), "member 0 turn 0: image"),
+        (lambda line: line.update(seed=-1), "line 1: seed"),
+        (lambda line: line.update(seed=2**80), "line 1: seed"),
+        (lambda line: line["trajectories"][0]["turns"][1].update(prompt_ids=[-1]), "turn 1: -1 is no token id"),
+        (lambda line: line["trajectories"][0]["turns"][1].update(prompt_ids=[2**40]), "turn 1: 1099511627776 is no"),
         (lambda line: line["trajectories"][0]["turns"][0].update(rollout_logprobs=[]), "2 completion ids but 0"),
     ],
 )

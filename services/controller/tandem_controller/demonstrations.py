@@ -18,7 +18,7 @@ import numpy as np
 
 from tandem.config import Config
 from tandem.envs import tasks
-from tandem.envs.checks import checked_observation, checked_result
+from tandem.envs.checks import blaming, checked_observation, checked_result
 from tandem.envs.protocol import Env, StepResult
 from tandem.envs.registry import get_spec
 from tandem.model.chat import ChatFormat
@@ -71,7 +71,7 @@ class Expert:
 
     def play(self, seed: int) -> TrajectoryGroup:
         """One episode. Its chances depend on run seed and task seed alone."""
-        with closing(self.spec.make()) as env:
+        with blaming(self.config.env.id), closing(self.spec.make()) as env:
             return self._played(env, seed)
 
     def _played(self, env: Env, seed: int) -> TrajectoryGroup:

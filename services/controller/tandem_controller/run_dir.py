@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,7 @@ class RunDir:
     def log(self, row: dict[str, object]) -> None:
         """Append a line to metrics.jsonl."""
         with self.metrics.open("a") as file:
-            file.write(json.dumps(row) + "\n")
+            file.write(json.dumps({name: _finite(value) for name, value in row.items()}) + "\n")
 
     def rows(self) -> list[dict]:
         """All lines of metrics.jsonl; a last line cut short by a crash is left out."""
@@ -45,6 +46,11 @@ class RunDir:
         partial = self.metrics.with_suffix(".tmp")
         partial.write_text("".join(json.dumps(row) + "\n" for row in kept))
         partial.replace(self.metrics)
+
+
+def _finite(value: object) -> object:
+    """The value, null where JSON has no number for it."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_json(path: Path, content: object) -> None:

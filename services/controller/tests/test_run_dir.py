@@ -32,6 +32,13 @@ def test_a_second_run_does_not_overwrite_the_first(config: Config) -> None:
     assert find_run_dir(config, resume=True).path == run.path
 
 
+def test_figures_that_json_has_no_number_for_are_null(config: Config) -> None:
+    run = opened(config)
+    run.log({"version": 1, "loss": float("nan"), "grad_norm": float("-inf"), "lr": 0.5})
+    assert "NaN" not in run.metrics.read_text() and "Infinity" not in run.metrics.read_text()
+    assert run.rows() == [{"version": 1, "loss": None, "grad_norm": None, "lr": 0.5}]
+
+
 def test_there_must_be_something_to_resume(config: Config) -> None:
     with pytest.raises(UserError, match="holds no run to resume"):
         find_run_dir(config, resume=True)

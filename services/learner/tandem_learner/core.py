@@ -19,7 +19,7 @@ from tandem.model.lora import adapter_config_json, attach_lora
 from tandem.model.sharding import shard_policy
 from tandem.model.vision import image_cache, token_grid
 from tandem.storage import ShardMeta
-from tandem.types import AdapterRef, LearnerStatus, PublishKind, TrajectoryGroup, UserError
+from tandem.types import AdapterRef, DataCorrupt, LearnerStatus, PublishKind, TrajectoryGroup, UserError
 from tandem_learner.comm import Comm
 from tandem_learner.forward import ForwardSettings
 from tandem_learner.optimizer import ShardedAdamW
@@ -116,12 +116,19 @@ class LearnerCore:
 
         Raises:
             UserError: an adapter is asked of a learner that trains all weights, or the other way round.
+            DataCorrupt: an update has overflowed: the policy is lost.
         """
         if kind not in (self.kind, PublishKind.STATE):
             raise UserError(f"learner.trainable is {self.config.learner.trainable}: it exports no {kind}")
         tensors = {name: p.local for name, p in self.policy.parameters.items()}
         if kind is PublishKind.STATE:
             tensors = self.optimizer.moments()
+        for name, tensor in tensors.items():
+            if not bool(torch.isfinite(tensor).all()):
+                raise DataCorrupt(
+                    f"version {self.version} is lost, {name} is not finite: nothing of it is published; "
+                    "resume from the last saved state with a lower learner.lr"
+                )
         shared = self.optimizer.counters() if kind is PublishKind.STATE and self.comm.rank == 0 else {}
         return write_shard(tensors, shared, self.policy.parameters, self._shard_meta(kind))
 

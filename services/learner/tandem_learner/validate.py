@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 from tandem.types import Trajectory, TrajectoryGroup, Turn, UserError
 
 LARGEST_REWARD = 1e18  # its square still fits float32: what is far larger would end as infinite or, over a spread, as 0
+LEAST_LOGPROB, MOST_LOGPROB = -1e4, 1e-3  # nats; rounding may carry one a little above 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ def check_groups(groups: Sequence[TrajectoryGroup], limits: Limits) -> None:
 
     Raises:
         UserError: no groups, a group twice, a group of another size or whose members start differently
-            (mixed seeds), a reward or return beyond `LARGEST_REWARD`, a logprob that is not finite, counts or
+            (mixed seeds), a reward or return beyond `LARGEST_REWARD`, a logprob that no sample has, counts or
             ids that do not fit, a turn longer than the context (an image may be), an image that is not its sha256.
             Members say nothing of their seed: mixed ones are found where their first prompts or images differ.
 
@@ -54,7 +54,10 @@ def check_groups(groups: Sequence[TrajectoryGroup], limits: Limits) -> None:
         _check_members(group, limits.group_size, where)
         sizes: dict[str, int] = {}
         for name, png in group.images.items():
-            sizes[name] = limits.image_tokens(png)
+            try:
+                sizes[name] = limits.image_tokens(png)
+            except UserError as problem:
+                raise UserError(f"{where}: image {name[:12]}: {problem}") from problem
             if hashlib.sha256(png).hexdigest() != name:
                 raise UserError(f"{where}: image {name[:12]} is not what its sha256 says; send the bytes as rendered")
         for trajectory in group.trajectories:
@@ -93,8 +96,8 @@ def _check_turn(turn: Turn, sizes: Mapping[str, int], limits: Limits, where: str
     _check_reward(turn.reward, f"{where}: reward")
     if len(turn.rollout_logprobs) != len(turn.completion_ids):
         raise UserError(f"{where}: {len(turn.completion_ids)} completion ids but {len(turn.rollout_logprobs)} logprobs")
-    if not all(map(math.isfinite, turn.rollout_logprobs)):
-        raise UserError(f"{where}: a rollout logprob is not finite")
+    if odd := [value for value in turn.rollout_logprobs if not LEAST_LOGPROB <= value <= MOST_LOGPROB]:
+        raise UserError(f"{where}: a rollout logprob is {odd[0]}; what was sampled has one of {LEAST_LOGPROB:g} to 0")
     if not turn.prompt_ids:
         raise UserError(f"{where}: empty prompt")
     if (length := len(turn.prompt_ids) + len(turn.completion_ids)) > limits.context:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import math
 import socket
 from collections.abc import AsyncIterator, Iterator, Sequence
@@ -103,6 +104,20 @@ async def test_step_whose_caller_went_away_is_finished_and_kept(config: Config, 
     assert (answer.policy_version, core.version) == (1, 1)
     await leader.stop()
     close_comm()
+
+
+async def test_what_cannot_be_sent_or_seen_is_refused_and_the_learner_goes_on(
+    client: LearnerClient, groups: list[TrajectoryGroup]
+) -> None:
+    first = groups[0]
+    with pytest.raises(UserError, match=rf"group '{first.group_id}': cannot be sent"):
+        await client.train_step(0, [replace(first, seed=-1)])
+    png = min(first.images.values())[:-30]  # its header is whole
+    name = hashlib.sha256(png).hexdigest()
+    cut = replace(first, images={**first.images, name: png})
+    with pytest.raises(UserError, match=f"group {first.group_id}: image {name[:12]}: .*not a whole PNG image"):
+        await client.train_step(0, [cut])
+    assert (await client.train_step(0, groups)).policy_version == 1
 
 
 async def test_other_version_is_stale(client: LearnerClient, groups: list[TrajectoryGroup]) -> None:

@@ -23,7 +23,7 @@ from episodes import play_groups
 from torch.testing import assert_close
 
 from tandem.algo import group_advantages, pack, return_table
-from tandem.types import StopReason, TrajectoryGroup, Turn
+from tandem.types import DataCorrupt, PublishKind, StopReason, TrajectoryGroup, Turn
 from tandem_learner.forward import plan_rounds
 
 
@@ -164,6 +164,14 @@ def test_nothing_to_learn_still_makes_a_version(make_core: MakeCore, groups: lis
     metrics = core.train_step(flat)
     assert (core.version, metrics["groups_dropped"], metrics["updates"], metrics["tokens"]) == (1, 6, 0, 0)
     assert all(torch.equal(before[name], now) for name, now in adapter_of(core).items())
+
+
+def test_a_policy_lost_by_an_overflow_is_not_exported(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:
+    core = make_core()
+    core.train_step(groups)
+    next(iter(core.policy.parameters.values())).local.view(-1)[0] = math.inf
+    with pytest.raises(DataCorrupt, match=r"version 1 is lost, .*lora_A.* is not finite: nothing of it is published"):
+        core.shard(PublishKind.ADAPTER)
 
 
 def test_loss_that_is_not_finite_skips_the_update(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:

@@ -58,8 +58,10 @@ def _second(change: Callable[[Trajectory], Trajectory]) -> TrajectoryGroup:
         (_group(*[_turn(reward=-9e17)] * 2), "group g7 member 1: return -1.8e.18 is not within"),
         (_second(lambda t: replace(t, task_reward=math.nan)), "group g7 member 1: task reward nan is not within"),
         (_group(_turn(), _turn(rollout_logprobs=(-0.5,))), "group g7 member 1 turn 1: 2 completion ids but 1 logprobs"),
-        (_group(_turn(rollout_logprobs=(-0.5, math.nan))), "turn 0: a rollout logprob is not finite"),
-        (_group(_turn(rollout_logprobs=(-0.5, -math.inf))), "turn 0: a rollout logprob is not finite"),
+        (_group(_turn(rollout_logprobs=(-0.5, math.nan))), "turn 0: a rollout logprob is nan"),
+        (_group(_turn(rollout_logprobs=(-0.5, -math.inf))), "turn 0: a rollout logprob is -inf"),
+        (_group(_turn(rollout_logprobs=(5.0, -0.5))), r"turn 0: a rollout logprob is 5\.0; what was sampled"),
+        (_group(_turn(rollout_logprobs=(-1e30, -0.5))), r"turn 0: a rollout logprob is -1e\+30"),
         (_group(_turn(), _turn(prompt_ids=(), images=())), "turn 1: empty prompt"),
         (
             _group(_turn(), _turn(prompt_ids=(1, *[PAD] * 39), images=())),  # an image larger than the context
