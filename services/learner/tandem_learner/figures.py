@@ -35,6 +35,14 @@ def combine(updates: Sequence[Mapping[str, float]]) -> dict[str, float]:
     return found
 
 
+def warnings(figures: Mapping[str, float], config: Config) -> list[str]:
+    """What people should hear of a step."""
+    said = [gap_warning(figures, config)]
+    if skipped := figures["skipped_updates"]:
+        said.append(f"{skipped:.0f} of {figures['updates']:.0f} updates skipped: loss or gradient was not finite")
+    return [text for text in said if text]
+
+
 def gap_warning(figures: Mapping[str, float], config: Config) -> str:
     """What is to be said of the gap between engine and learner; empty where it is what their kernels explain."""
     limit = config.learner.algo.gap_warning or MEAN_GAP[config.model.dtype]

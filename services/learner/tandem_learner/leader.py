@@ -28,7 +28,7 @@ from tandem.types import (
     Unavailable,
 )
 from tandem_learner.channel import RELEASED, Channel
-from tandem_learner.figures import gap_warning
+from tandem_learner.figures import warnings
 from tandem_learner.orders import Answer, Export, Order, Restore, Stop, Train, decode_answer, encode_order
 from tandem_learner.rank import Rank
 from tandem_learner.validate import Limits, check_groups
@@ -85,7 +85,7 @@ class Leader:
             except BaseException as problem:  # also what nobody foresaw leaves the ranks in doubt
                 self._broken = _in_words(problem)
                 raise
-            if warning := gap_warning(metrics, self.rank.core.config):
+            for warning in warnings(metrics, self.rank.core.config):
                 log.warning("version %d: %s", expected_version, warning)
             return TrainResult(self._advance(expected_version + 1), metrics)
 

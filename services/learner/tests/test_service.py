@@ -23,7 +23,7 @@ from tandem.rpc.gen.learner.v1 import learner_pb2 as pb
 from tandem.types import NotFound, PublishKind, StaleRequest, TrajectoryGroup, Unavailable, UserError
 from tandem_learner.comm import close_comm, open_comm, open_store
 from tandem_learner.core import LearnerCore
-from tandem_learner.figures import gap_warning
+from tandem_learner.figures import gap_warning, warnings
 from tandem_learner.leader import Leader
 from tandem_learner.main import main, start
 from tandem_learner.rank import Rank
@@ -253,3 +253,9 @@ async def test_recorded_trajectories_are_learned_by_supervision(
     assert not caplog.records
     await client.close()
     await running.stop()
+
+
+def test_skipped_updates_are_said(config: Config) -> None:
+    figures = {"rollout_learner_logprob_gap_mean": 0.0, "skipped_updates": 1.0, "updates": 2.0}
+    assert warnings(figures, config) == ["1 of 2 updates skipped: loss or gradient was not finite"]
+    assert warnings({**figures, "skipped_updates": 0.0}, config) == []
