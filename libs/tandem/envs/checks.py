@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from tandem.envs.protocol import Observation, StepResult
+from tandem.envs.protocol import EnvSpec, Observation, StepResult
 from tandem.types import UserError
 
 LONGEST_ERROR = 500  # characters of an environment's own words
@@ -21,20 +25,46 @@ class BadOutput(ValueError):
 
 
 def in_words(problem: BaseException) -> str:
-    """What an environment raised, in a line of bounded length."""
-    line = " ".join(f"{type(problem).__name__}: {problem}".split())
+    """What an environment raised, in a line of bounded length: the class and its words, where it has any."""
+    try:
+        words = f": {problem}"
+    except BaseException:  # noqa: BLE001 - the boundary: an exception's words are other people's code, too
+        words = ""
+    line = " ".join(f"{type(problem).__name__}{words}".split())
     return line if len(line) <= LONGEST_ERROR else line[:LONGEST_ERROR] + "..."
 
 
 @contextmanager
-def blaming(env_id: str) -> Iterator[None]:
-    """Around other people's code: whatever it raises is a UserError of one line, which names the environment."""
+def blaming(whom: str) -> Iterator[None]:
+    """Around other people's code: whatever it raises is a UserError of one line, which names them.
+
+    A KeyboardInterrupt in the main thread goes on: it is the user's Ctrl-C.
+    """
     try:
         yield
     except UserError:
         raise
-    except (Exception, SystemExit) as problem:  # the boundary: other people's code
-        raise UserError(f"{env_id}: {in_words(problem)}") from problem
+    except BaseException as problem:  # the boundary: other people's code
+        if isinstance(problem, KeyboardInterrupt) and threading.current_thread() is threading.main_thread():
+            raise
+        raise UserError(f"{whom}: {in_words(problem)}") from problem
+
+
+def checked_spec(env_id: str, spec: EnvSpec) -> EnvSpec:
+    """The spec, its functions such that whatever they raise, or answer wrongly, is a UserError that names them."""
+
+    def checked(name: str, check: Callable[[str, object], Any]) -> Callable[[Any], Any]:
+        call = getattr(spec, name)
+
+        def ask(about: Any) -> Any:
+            with blaming(f"{env_id}: {name}"):
+                return check("the answer", call(about))
+
+        return ask
+
+    checks = {"task_digest": _digest, "optimal_turns": _count, "shortest": _count, "expert": _text, "describe": _text}
+    there = {name: check for name, check in checks.items() if getattr(spec, name) is not None}
+    return replace(spec, **{name: checked(name, check) for name, check in there.items()})
 
 
 def checked_instruction(words: object) -> str:
@@ -87,6 +117,18 @@ def _number(what: str, value: object) -> float:
     if not math.isfinite(number):
         raise BadOutput(f"{what} must be finite, not {number}")
     return number
+
+
+def _count(what: str, value: object) -> int:
+    if not isinstance(value, int | np.integer) or value < 0:
+        raise BadOutput(f"{what} must be a whole number from 0 on, not {_kind(value)}")
+    return int(value)
+
+
+def _digest(what: str, value: object) -> str:
+    if not isinstance(value, str) or not re.fullmatch("[0-9a-fA-F]{16,}", value):
+        raise BadOutput(f"{what} must be 16 or more hexadecimal digits, not {_kind(value)}")
+    return value
 
 
 def _flag(what: str, value: object) -> bool:

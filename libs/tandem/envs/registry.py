@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from tandem.envs import gym_adapter, maze2d, own, slide, sorting
-from tandem.envs.checks import blaming
+from tandem.envs.checks import blaming, checked_spec
 from tandem.envs.ids import Option, parse_id
 from tandem.envs.protocol import Env, EnvSpec
 from tandem.types import UserError
@@ -27,7 +27,7 @@ def env_ids() -> list[str]:
 
 @lru_cache(maxsize=256)
 def get_spec(env_id: str) -> EnvSpec:
-    """The spec of an id, its options bound in.
+    """The spec of an id, its options bound in; what the functions of other people's answer is checked.
 
     Raises:
         UserError: no such environment, it does not know an option, or it raises when it is imported or described.
@@ -38,10 +38,10 @@ def get_spec(env_id: str) -> EnvSpec:
         return BUILT_IN[kind][0](env_id, name, options)
     if kind == "gym" and name:
         with blaming(env_id):
-            return gym_adapter.spec(env_id, name, options)
+            return checked_spec(env_id, gym_adapter.spec(env_id, name, options))
     if kind not in BUILT_IN and kind and name:
         with blaming(env_id):
-            return own.spec(env_id, kind, name, options)
+            return checked_spec(env_id, own.spec(env_id, kind, name, options))
     known = ", ".join(env_ids())
     raise UserError(f"unknown environment {full!r}; known: {known}, {', '.join(OTHER_IDS)}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import string
+from asyncio import CancelledError
 from typing import Any
 
 import gymnasium
@@ -113,6 +114,26 @@ class Described(Guess):
         )
 
 
+class Misdescribed(Guess):
+    """One whose description cannot be believed: `what` is answered, or raised, by all functions of its spec."""
+
+    @staticmethod
+    def spec(env_id: str, what: str | float | None = None) -> EnvSpec:
+        def answer(seed: Any) -> Any:
+            if what == "raise":
+                raise Speechless
+            return what
+
+        return EnvSpec(env_id, Misdescribed, answer, answer, answer, None, answer, ("1",), {}, answer)
+
+
+class Speechless(Exception):
+    """Has no words."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
 class NoClose:
     """Lacks a method."""
 
@@ -127,3 +148,14 @@ class Raises(Guess):
     @staticmethod
     def spec(env_id: str) -> EnvSpec:
         raise ZeroDivisionError("of my own")
+
+
+class Quits(Guess):
+    """Raises, when it is reset, what is no Exception."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def reset(self, seed: int) -> Observation:
+        kinds = (KeyboardInterrupt, GeneratorExit, CancelledError)
+        raise next(kind for kind in kinds if kind.__name__ == self.how)

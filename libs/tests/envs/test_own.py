@@ -1,8 +1,10 @@
 """An environment of the user's own, by module and class; and ours for other people's tools."""
 
+import re
 import subprocess
 import sys
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -55,8 +57,33 @@ def test_what_is_wrong_is_one_clear_line(env_id, message):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["task_digest", "optimal_turns", "shortest", "expert", "describe"])
+@pytest.mark.parametrize(
+    ("what", "message"), [("raise", "Speechless$"), ("null", "BadOutput: .*, not NoneType$"), ("-1", "BadOutput: ")]
+)
+def test_what_a_description_answers_is_not_believed(name, what, message):
+    env_id = f"env_worlds:Misdescribed?what={what}"
+    spec = get_spec(env_id)
+    with pytest.raises(UserError, match=f"^{re.escape(env_id)}: {name}: {message}"):
+        getattr(spec, name)(spec.make() if name == "expert" else 0)
+
+
+@pytest.mark.parametrize("digest", ["zz", "zzzzzzzzzzzzzzzz", '"0123456789abcde"', '" 123456789abcdef"'])
+def test_a_digest_is_hexadecimal(digest):
+    with pytest.raises(UserError, match="task_digest: BadOutput: the answer must be 16 or more hexadecimal digits"):
+        seeds(f"env_worlds:Misdescribed?what={digest}", "train", 1)
+
+
+def test_a_reset_that_raises_what_is_no_exception_is_one_clear_line_but_for_the_user_s_own_interrupt():
+    for how in ("GeneratorExit", "CancelledError", "KeyboardInterrupt"):
+        with ThreadPoolExecutor(1) as pool, pytest.raises(UserError, match=f"Quits.how={how}: .*{how}"):
+            pool.submit(get_spec(f"env_worlds:Quits?how={how}").task_digest, 1).result()
+    with pytest.raises(KeyboardInterrupt):
+        get_spec("env_worlds:Quits?how=KeyboardInterrupt").task_digest(1)
+
+
 def test_a_reset_that_raises_is_one_clear_line_where_tasks_are_looked_for():
-    with pytest.raises(UserError, match=r"env_worlds:Guess.highest=-1: ZeroDivisionError"):
+    with pytest.raises(UserError, match=r"env_worlds:Guess.highest=-1: task_digest: ZeroDivisionError"):
         seeds("env_worlds:Guess?highest=-1", "train", 3)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tandem.envs.checks import in_words
 from tandem.envs.protocol import Observation, StepResult
 from tandem.runtime import deadline
 from tandem.types import Unavailable
@@ -160,18 +161,20 @@ class _Worker:
         return answer
 
     async def read(self) -> tuple[dict[str, Any], Observation]:
-        """The next answer."""
+        """The next answer. Raises EnvFailed where there is none, or none that can be read."""
         try:
             head = json.loads(await self._reader.readuntil(b"\n"))
             sizes = [(height, width, 3) for height, width in head["images"]]
             pixels = [await self._reader.readexactly(height * width * 3) for height, width, _ in sizes]
+            images = [np.frombuffer(data, np.uint8).reshape(size) for data, size in zip(pixels, sizes, strict=True)]
+            return head, Observation(tuple(images), head["text"])
         except (asyncio.IncompleteReadError, ConnectionError) as problem:
             await self.end()
             raise EnvFailed(f"the environment's process ended with code {self._process.returncode}") from problem
         except asyncio.LimitOverrunError as problem:
             raise EnvFailed(f"an answer of more than {LONGEST_LINE} bytes") from problem
-        images = [np.frombuffer(data, np.uint8).reshape(size) for data, size in zip(pixels, sizes, strict=True)]
-        return head, Observation(tuple(images), head["text"])
+        except (ValueError, KeyError, TypeError) as problem:  # the environment has found the socket
+            raise EnvFailed(f"an answer that cannot be read: {in_words(problem)}") from problem
 
     async def end(self) -> None:
         """Kill it and what it started, unless that took a session of its own.

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -37,8 +39,9 @@ ABSURD: dict[str, Any] = {
 
 
 class Trouble:
-    """Does what the completion says: hang, raise, exit, crash, print, start a child or a daemon, or answer with some of
-    `ABSURD`. Seeds from 1000 on hang at their reset, from 2000 on have an instruction that is no text."""
+    """Does what the completion says: hang, raise, exit, crash, print, start a child or a daemon, fork and let both go
+    on, write to every socket there is, or answer with some of `ABSURD`. Seeds from 1000 on hang at their reset, from
+    2000 on have an instruction that is no text."""
 
     def __init__(self, ends_at: int = 3) -> None:
         self.instruction: Any = "Go."
@@ -58,6 +61,8 @@ class Trouble:
             hang()
         if completion_text == "raise":
             raise ZeroDivisionError("physics " * 500)
+        if completion_text == "speechless":
+            raise Speechless
         if completion_text == "stop":
             raise StopIteration
         if completion_text == "exit":
@@ -67,6 +72,10 @@ class Trouble:
         if completion_text == "print":
             print("an environment that talks")
             os.write(1, b"and in C, too\n")
+        if completion_text == "fork":
+            os.fork()
+        if completion_text == "babble":
+            babble()
         if completion_text in ("child", "daemon"):
             child = subprocess.Popen(["sleep", "600"], start_new_session=completion_text == "daemon")
             return replace(FINE, info={"child": float(child.pid)})
@@ -84,6 +93,21 @@ class Undescribed(Trouble):
     @staticmethod
     def spec(env_id: str) -> EnvSpec:
         raise ZeroDivisionError(env_id)
+
+
+class Speechless(Exception):
+    """Has no words."""
+
+    def __str__(self) -> str:
+        raise ValueError("no words")
+
+
+def babble() -> None:
+    """Into every socket of this process: its way to whoever started it is one."""
+    for name in os.listdir("/proc/self/fd"):
+        with suppress(OSError):
+            if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
+                os.write(int(name), b"\xff\xfe\n")
 
 
 def hang() -> None:

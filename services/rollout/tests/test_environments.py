@@ -61,6 +61,7 @@ def once(word: str, at: int = 3) -> Callable[[int], str]:
     ("word", "message"),
     [
         ("raise", "step: ZeroDivisionError: physics physics"),
+        ("speechless", "step: Speechless"),
         ("stop", "step: StopIteration"),
         ("exit", "step: SystemExit: 3"),
         ("nan reward", "reward must be finite, not nan"),
@@ -84,7 +85,7 @@ def once(word: str, at: int = 3) -> Callable[[int], str]:
 async def test_trouble_ends_one_episode_with_a_clear_reason(
     chat: ChatFormat, workers: Callable[[float], Environments], word: str, message: str
 ) -> None:
-    assert word in (*ABSURD, "raise", "stop", "exit")
+    assert word in (*ABSURD, "raise", "speechless", "stop", "exit")
     (group,) = await play(chat, workers(60), once(word))
     failed, whole = sorted(group.trajectories, key=lambda trajectory: trajectory.stop_reason)
     assert failed.stop_reason is StopReason.ENV_ERROR and failed.stop_reason.failed and message in failed.error
@@ -222,6 +223,24 @@ async def test_a_crash_takes_only_its_own_process(chat: ChatFormat) -> None:
 async def test_what_an_environment_prints_disturbs_nothing(chat: ChatFormat) -> None:
     (group,) = await play(chat, EnvProcesses(60), lambda number: "print")
     assert all(trajectory.solved for trajectory in group.trajectories)
+
+
+async def test_a_copy_that_an_environment_makes_of_its_process_answers_nothing(chat: ChatFormat) -> None:
+    (group,) = await play(chat, EnvProcesses(60), lambda number: "fork")
+    assert all(trajectory.solved for trajectory in group.trajectories), [t.error for t in group.trajectories]
+
+
+async def test_an_answer_that_cannot_be_read_ends_its_episode_and_its_process() -> None:
+    environments = EnvProcesses(60)
+    episode = environments.open(TROUBLE)
+    await episode.reset(1)
+    pid = int((await episode.step("go")).info["pid"])
+    with pytest.raises(EnvFailed, match="an answer that cannot be read: UnicodeDecodeError"):
+        await episode.step("babble")
+    episode.close()
+    await asyncio.to_thread(until, lambda: gone(pid))
+    assert not environments._idle
+    await environments.close()
 
 
 async def test_processes_serve_one_episode_after_another_and_a_hung_one_is_killed(chat: ChatFormat) -> None:
