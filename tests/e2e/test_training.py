@@ -40,6 +40,10 @@ def evaluated_against_the_base_model(tmp_path: Path) -> None:
 def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
     done = subprocess.run(command(tmp_path, "run.steps=3"), capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+    again = [line for line in done.stdout.splitlines() if line.startswith("evaluate it: tandem eval ")]
+    assert (
+        len(again) == 1 and f" run.dir={tmp_path} " in again[0] and again[0].endswith(" run.steps=3 --adapter latest")
+    )
     trained = rows(tmp_path)
     assert [row["version"] for row in trained] == [1, 2, 3]
     for row in trained:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -31,7 +32,9 @@ def train(
     from tandem_controller.main import run_training  # noqa: PLC0415
 
     setup_logging(config.obs, "controller")
-    run_training(config, resume, Console(stderr=False))
+    console = Console()
+    if run_training(config, resume, console):
+        _print_next(console, recipe, overrides)
 
 
 def evaluate(
@@ -86,7 +89,15 @@ def sft(
     from tandem_controller.sft import run_sft  # noqa: PLC0415
 
     setup_logging(config.obs, "controller")
-    run_sft(config, resume, Console())
+    console = Console()
+    if run_sft(config, resume, console):
+        _print_next(console, recipe, overrides)
+
+
+def _print_next(console: Console, recipe: Path, overrides: list[str] | None) -> None:
+    """What evaluates the adapter just made: the recipe and overrides as given, which name the run and its store."""
+    line = shlex.join(["tandem", "eval", str(recipe), *(overrides or []), "--adapter", "latest"])
+    console.print(f"evaluate it: {line}", highlight=False, soft_wrap=True, markup=False)
 
 
 train.typer_settings = {"no_args_is_help": True}  # type: ignore[attr-defined]

@@ -20,8 +20,8 @@ from tandem_controller import preflight
 from tandem_controller.evaluate import Save, evaluate
 from tandem_controller.fleet import Fleet
 from tandem_controller.outcomes import Evaluation, as_json, paired_rows
-from tandem_controller.run_dir import absolute, resolved, write_json
-from tandem_controller.suites import FIXED, Suite, plan, with_samples
+from tandem_controller.run_dir import absolute, known_run, resolved, write_json
+from tandem_controller.suites import Suite, default_names, plan, with_samples
 from tandem_controller.tables import print_evaluation, print_paired
 
 
@@ -51,8 +51,13 @@ def run_evaluation(config: Config, request: Request, console: Console) -> None:
         if path is not None and not path.absolute().parent.is_dir():
             raise UserError(f"{path}: its folder is not there; make it first")
     refs = [resolve(config, name) for name in (request.adapter, request.against) if name]
+    if len(refs) == 2 and refs[0].sha256 == refs[1].sha256:
+        raise UserError(
+            f"--adapter {request.adapter} and --against {request.against} are the same: {refs[0].name}; "
+            "name two that differ, such as --adapter latest --against none"
+        )
     folders = _folders(request)
-    wanted = plan(config, request.suites or (FIXED, "heldout"), request.limit)
+    wanted = plan(config, request.suites or default_names(config), request.limit)
     suites = [with_samples(suite, request.samples, temperature(request)) for suite in wanted.suites]
     for line in wanted.remarks:
         console.print(line, highlight=False, soft_wrap=True)
@@ -108,10 +113,13 @@ def resolve(config: Config, adapter: str) -> AdapterRef:
     """The adapter that `none`, `latest` or a version (of the recipe's store) or a published folder's URL means.
 
     Raises:
-        UserError: the folder holds no adapter. NotFound, DataCorrupt: nothing whole is published there.
+        UserError: there is no such run, or the folder holds no adapter.
+        NotFound, DataCorrupt: nothing whole is published there.
     """
     if adapter == "none":
         return AdapterRef(0, "", "", "the base model", "", 0)
+    if adapter == "latest" or adapter.isdecimal():
+        known_run(config)
     if adapter == "latest":
         return latest(config.checkpoint.url).ref
     if adapter.isdecimal():

@@ -30,14 +30,14 @@ from tandem_controller.run_dir import (
     unused_store,
     write_json,
 )
-from tandem_controller.suites import Suite, training_plan
+from tandem_controller.suites import DEFAULT, Suite, training_plan
 from tandem_controller.tables import print_evaluation
 
 T = TypeVar("T")
 
 
-def run_training(config: Config, resume: bool, console: Console) -> RunDir:
-    """Train as the config says.
+def run_training(config: Config, resume: bool, console: Console) -> bool:
+    """Train as the config says; whether there is now an adapter, and tasks, for a plain `tandem eval`.
 
     Raises:
         UserError: the config, the machine or the store cannot do it; the run directory is untouched then.
@@ -54,8 +54,7 @@ def run_training(config: Config, resume: bool, console: Console) -> RunDir:
     version = saved_version(config) if resume else unused_store(config)
     with deployed(config, config.run.name, rewind_to=version if resume else None) as deployment:
         console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {run.path}", highlight=False)
-        asyncio.run(_session(config, version, wanted.suites, console, run, deployment, began))
-    return run
+        return asyncio.run(_session(config, version, wanted.suites, console, run, deployment, began))
 
 
 async def _session(
@@ -66,7 +65,7 @@ async def _session(
     run: RunDir,
     deployment: Deployment,
     began: float,
-) -> None:
+) -> bool:
     async with connected(deployment, config) as services, stop_on_signal(console) as stop:
         await services.fleet.check(services.base_model)
         position = await start(services, config, version)
@@ -90,12 +89,13 @@ async def _session(
             after = await unless(stop, evaluate(services.fleet, config, trained, suites, report.recorder(run, "after")))
         if after is None:
             console.print(f"stopped and saved at version {position.version}; continue with --resume", highlight=False)
-            return
+            return False
         write_json(run.path / "eval-after.json", as_json(after))
         print_evaluation(console, f"after {position.version} steps", after)
         report.write(run, config, before, after, seconds)
         report.animate(run, console)
         report.print_phases(console, run, seconds)
+    return any(suite.name in DEFAULT for suite in suites)
 
 
 @contextmanager

@@ -21,6 +21,7 @@ class Progress:
         self.first = done
         self.started = time.monotonic()
         self.groups = 0
+        self.without_signal = 0  # steps
         self.groups_per_step = groups_per_step
         columns = (
             TextColumn("training"),
@@ -31,6 +32,7 @@ class Progress:
         )
         self.bar = Bar(*columns, console=console, disable=not console.is_terminal, transient=True)
         self.task = self.bar.add_task("", total=steps, completed=done)
+        self.last = done
 
     def __enter__(self) -> Progress:
         self.bar.start()
@@ -40,6 +42,9 @@ class Progress:
         self, kind: type[BaseException] | None, problem: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.bar.stop()
+        if self.without_signal > 1:
+            steps = f"in {self.without_signal} of {self.last - self.first} steps"
+            self._say(f"{steps} no group had a signal: nothing was learned from them")
 
     def group(self, group: TrajectoryGroup) -> None:
         """A group came in: move the bar within the step; refills no longer do."""
@@ -49,7 +54,8 @@ class Progress:
 
     def step(self, row: dict) -> None:
         """A step is done."""
-        version, self.groups = row["version"], 0
+        version = self.last = row["version"]
+        self.groups = 0
         left = (time.monotonic() - self.started) / max(1, version - self.first) * (self.steps - version)
         solved = "rollout/solve_rate" in row
         text = f"solved {row['rollout/solve_rate']:.0%} sampled" if solved else f"loss {row['loss']:.4f}"
@@ -63,4 +69,12 @@ class Progress:
                 for key, value in row.items()
                 if key.startswith("seconds/")
             )
-            self.console.print(f"step {version}/{self.steps}: {text} ({phases})", highlight=False, soft_wrap=True)
+            self._say(f"step {version}/{self.steps}: {text} ({phases})")
+        if row.get("rollout/groups_with_signal") == 0:
+            self.without_signal += 1
+            if self.without_signal == 1:  # the rest are counted at the end
+                why = "the episodes of each all ended alike"
+                self._say(f"step {version}: no group had a signal, {why}: nothing was learned from this step")
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, highlight=False, soft_wrap=True)

@@ -42,7 +42,7 @@ def print_phases(console: Console, run: RunDir, seconds: Mapping[str, float]) ->
         table.add_row(name, f"{value:.1f}")
     table.add_row("all", f"{sum(seconds.values()):.1f}")
     console.print(table)
-    console.print(f"report, curve and pictures: {run.path}", highlight=False)
+    console.print(f"report: {run.path}", highlight=False, soft_wrap=True)
 
 
 def write(

@@ -12,6 +12,7 @@ from tandem.storage import latest
 from tandem.types import NotFound, PublishKind, UserError
 
 CONFIG_FILE = "config.yaml"
+SHOWN = 5  # runs named where the one asked for is not there
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +116,25 @@ def unused_store(config: Config) -> int:
     return 0
 
 
+def known_run(config: Config) -> None:
+    """Nothing, where the store of a resolved config may be there: it lies elsewhere than in a run directory, or in one.
+
+    Raises:
+        UserError: there is no such run.
+    """
+    runs, name = Path(config.run.dir), config.run.name
+    if config.checkpoint.url != _store_of(config) or (runs / name).is_dir():
+        return
+    found = sorted(runs.glob(f"*/{CONFIG_FILE}"), key=lambda path: path.stat().st_mtime, reverse=True)
+    newest = ", ".join(path.parent.name for path in found[:SHOWN]) or "none"
+    more = f" and {len(found) - SHOWN} more" if len(found) > SHOWN else ""
+    raise UserError(f"{runs} holds no run named {name}; it holds: {newest}{more}; check run.name and run.dir")
+
+
+def _store_of(config: Config) -> str:
+    return absolute(str(Path(config.run.dir) / config.run.name / "checkpoints"))
+
+
 def absolute(url: str) -> str:
     """The URL; a relative path, which other processes would look for elsewhere, as an absolute one."""
     return url if "://" in url else str(Path(url).resolve())
@@ -125,12 +145,13 @@ def resolved(config: Config) -> Config:
 
     By default the checkpoint store lies inside the run directory.
     """
-    url = config.checkpoint.url or str(Path(config.run.dir) / config.run.name / "checkpoints")
     model = {"path": str(Path(config.model.path).resolve())}
     if config.model.adapter:
         model["adapter"] = absolute(config.model.adapter)
     changes = {
         "model": config.model.model_copy(update=model),
-        "checkpoint": config.checkpoint.model_copy(update={"url": absolute(url)}),
+        "checkpoint": config.checkpoint.model_copy(
+            update={"url": absolute(config.checkpoint.url) if config.checkpoint.url else _store_of(config)}
+        ),
     }
     return config.model_copy(update=changes)

@@ -30,10 +30,11 @@ from tandem_controller.run_dir import (
     unused_store,
     write_json,
 )
+from tandem_controller.suites import default_names
 
 
-def run_sft(config: Config, resume: bool, console: Console) -> RunDir:
-    """Fine-tune as the config says.
+def run_sft(config: Config, resume: bool, console: Console) -> bool:
+    """Fine-tune as the config says; whether there is now an adapter, and tasks, for a plain `tandem eval`.
 
     Raises:
         UserError: config, machine, store or demonstrations cannot do it; the run directory is untouched then.
@@ -47,8 +48,7 @@ def run_sft(config: Config, resume: bool, console: Console) -> RunDir:
     version = saved_version(config) if resume else unused_store(config)
     with deployed(config, config.run.name, rollouts=False, rewind_to=version if resume else None) as deployment:
         console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {run.path}", highlight=False)
-        asyncio.run(_session(config, version, console, run, deployment, demonstrations))
-    return run
+        return asyncio.run(_session(config, version, console, run, deployment, demonstrations))
 
 
 async def _session(
@@ -58,7 +58,7 @@ async def _session(
     run: RunDir,
     deployment: Deployment,
     demonstrations: Demonstrations,
-) -> None:
+) -> bool:
     seconds: dict[str, float] = {}
     async with connected(deployment, config) as services, stop_on_signal(console) as stop:
         position = await restore(services, config, version)
@@ -69,9 +69,10 @@ async def _session(
             position = await tune(services, config, run, position, demonstrations, progress, stop)
         if position.version < config.run.steps:
             console.print(f"stopped and saved at version {position.version}; continue with --resume", highlight=False)
-            return
+            return False
         ref, _ = await services.checkpoints.get(services.weights, position.version)
         report(console, config, run, services.weights, ref, seconds)
+        return services.weights is PublishKind.ADAPTER and bool(default_names(config))
 
 
 async def tune(

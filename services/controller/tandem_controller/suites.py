@@ -20,6 +20,7 @@ from tandem.types import UserError
 FIXED = "fixed64"
 SPLIT = {FIXED: "fixed", "heldout": "heldout", "styles": "fixed", "larger": "fixed", "train": "train"}
 SUITES = tuple(SPLIT)
+DEFAULT = (FIXED, "heldout")  # what `tandem eval` plays where none is named, and a run samples as well
 ALL = "all"
 
 
@@ -37,7 +38,7 @@ class Suite:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Suites to play, and a line for each that cannot be, or not on as many tasks as asked for."""
+    """Suites to play, and lines on those that cannot be, or not on as many tasks as asked for."""
 
     suites: tuple[Suite, ...]
     remarks: tuple[str, ...]
@@ -53,19 +54,19 @@ def plan(config: Config, names: Sequence[str] = (ALL,), limit: int = 0) -> Plan:
     """
     if unknown := set(names) - {*SUITES, ALL}:
         raise UserError(f"--suite {min(unknown)}: unknown; known: {', '.join((*SUITES, ALL))}")
-    suites, remarks = list[Suite](), list[str]()
+    suites, remarks, absent = list[Suite](), list[str](), dict[str, list[str]]()
     asked = {*names, *(set(SUITES) - {"train"} if ALL in names else ())}
     for name in SUITES:
-        key = "fixed" if name == FIXED else name
-        count = getattr(config.eval, key)
+        count = _count(config, name)
         if not count and name in names:
-            raise UserError(f"--suite {name}: this recipe leaves it out; set eval.{key} to a number of tasks")
+            raise UserError(f"--suite {name}: this recipe leaves it out; set eval.{_key(name)} to a number of tasks")
         if not count or name not in asked:
             continue
         found = environments(config, name)
         if not found and name in names:
             raise UserError(f"--suite {name}: {config.env.id} has no such variants")
-        remarks += [] if found else [f"{name} left out: {config.env.id} has no such variants"]
+        if not found:
+            absent.setdefault("it has no such variants", []).append(name)
         for env in found:
             if problem := _too_long(config, env):
                 remarks.append(f"{name} left out: {problem}")
@@ -73,12 +74,21 @@ def plan(config: Config, names: Sequence[str] = (ALL,), limit: int = 0) -> Plan:
             wanted = min(count, limit or count)
             seeds = tasks.up_to(env, SPLIT[name], wanted)
             if not seeds:
-                remarks.append(f"{name} left out: {env} has no such tasks")
+                whose = "its" if env == config.env.id else f"{env}'s"
+                absent.setdefault(f"none of {whose} tasks falls there, by their digests", []).append(name)
                 continue
             if len(seeds) < wanted:
                 remarks.append(f"{name} of {env}: {len(seeds)} tasks, not {wanted}; it has no more")
             suites.append(Suite(name, env, tuple(seeds), turn_limit(config, env)))
+    if absent:
+        parts = (f"{', '.join(names)} ({why})" for why, names in absent.items())
+        remarks.append(f"{config.env.id}: left out are {', '.join(parts)}")
     return Plan(tuple(suites), tuple(remarks))
+
+
+def default_names(config: Config) -> tuple[str, ...]:
+    """The first two suites, as far as the recipe has them."""
+    return tuple(name for name in DEFAULT if _count(config, name))
 
 
 def training_plan(config: Config) -> Plan:
@@ -87,7 +97,7 @@ def training_plan(config: Config) -> Plan:
     sampled = [
         with_samples(suite, config.eval.samples if suite.name == FIXED else 1, 1.0)
         for suite in greedy.suites
-        if config.eval.samples and suite.name in (FIXED, "heldout")
+        if config.eval.samples and suite.name in DEFAULT
     ]
     return replace(greedy, suites=(*greedy.suites, *sampled))
 
@@ -108,6 +118,14 @@ def turn_limit(config: Config, env: str) -> int:
     """The recipe's turn limit; an environment that ends elsewhere than the recipe's has its own."""
     own, recipes = get_spec(env).turn_limit, get_spec(config.env.id).turn_limit
     return config.env.max_turns if own is None or own == recipes else own
+
+
+def _key(name: str) -> str:
+    return "fixed" if name == FIXED else name
+
+
+def _count(config: Config, name: str) -> int:
+    return getattr(config.eval, _key(name))
 
 
 def _too_long(config: Config, env: str) -> str:

@@ -6,14 +6,14 @@ import pytest
 from replicas import Replica, episode, fleet_of, lost
 from rich.console import Console
 
-from tandem.config import Config
+from tandem.config import CheckpointConfig, Config
 from tandem.storage import VersionStore
 from tandem.storage.episodes import read_groups, write_groups
 from tandem.types import AdapterRef, NotFound, PublishKind, StopReason, TandemError, UserError
 from tandem_controller.eval_main import Request, resolve, run_evaluation, temperature
 from tandem_controller.evaluate import EVAL_SEED, evaluate, fixed_greedy, headline
 from tandem_controller.outcomes import compare, figures
-from tandem_controller.run_dir import resolved
+from tandem_controller.run_dir import RunDir, open_run_dir, resolved
 from tandem_controller.suites import plan, training_plan, with_samples
 from tandem_controller.tables import print_evaluation, print_paired
 
@@ -107,6 +107,28 @@ def test_adapters_by_version_by_name_and_by_folder(config: Config) -> None:
         resolve(config, state.url)
 
 
+def test_a_run_that_is_not_there_is_named_with_those_that_are(config: Config, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"runs holds no run named run; it holds: none; "):
+        resolve(config, "latest")
+    for name in "abcdefg":
+        open_run_dir(RunDir(tmp_path / "runs" / name), config, 0)
+    for wanted in ("latest", "3"):
+        with pytest.raises(UserError, match=r"no run named run; it holds: (\w, ){4}\w and 2 more; check run\.name"):
+            resolve(config, wanted)
+    elsewhere = config.model_copy(update={"checkpoint": CheckpointConfig(url=str(tmp_path / "store"))})
+    with pytest.raises(NotFound, match="no adapter is published"):
+        resolve(elsewhere, "latest")
+
+
+def test_an_adapter_is_not_compared_with_itself(config: Config) -> None:
+    store = VersionStore(config.checkpoint.url)
+    files = {"adapter_config.json": [b"{}"], "adapter_model.safetensors": [b"weights"]}
+    four = store.commit(PublishKind.ADAPTER, 4, "abc", files, {})
+    for pair in (("none", "none"), ("latest", "4"), ("4", four.url)):
+        with pytest.raises(UserError, match=f"--adapter {pair[0]} and --against {pair[1]} are the same: "):
+            run_evaluation(config, Request(*pair), Console())
+
+
 def test_one_episode_is_greedy_and_several_are_sampled() -> None:
     assert [temperature(Request(samples=n, temperature=t)) for n, t in ((1, None), (4, None), (4, 0.7), (1, 1.0))] == [
         0.0,
@@ -122,5 +144,7 @@ def test_what_cannot_be_written_is_refused_before_anything_starts(config: Config
     with pytest.raises(UserError, match="its folder is not there"):
         run_evaluation(config, Request(json_file=tmp_path / "no/x.json"), Console())
     write_groups(tmp_path / "saved/against", [])
+    files = {"adapter_config.json": [b"{}"], "adapter_model.safetensors": [b"weights"]}
+    VersionStore(config.checkpoint.url).commit(PublishKind.ADAPTER, 4, "abc", files, {})
     with pytest.raises(UserError, match="holds episodes already"):
-        run_evaluation(config, Request(against="none", save=tmp_path / "saved"), Console())
+        run_evaluation(config, Request("latest", against="none", save=tmp_path / "saved"), Console())

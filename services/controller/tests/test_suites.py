@@ -6,7 +6,7 @@ from tandem.config import Config
 from tandem.envs import split_of, tasks
 from tandem.envs.registry import get_spec
 from tandem.types import UserError
-from tandem_controller.suites import plan, training_plan
+from tandem_controller.suites import default_names, plan, training_plan
 
 
 def config(env: dict | None = None, **sizes: int) -> Config:
@@ -60,6 +60,12 @@ def test_what_is_asked_for_and_absent_is_named() -> None:
     }
 
 
+def test_by_default_the_first_two_are_played_as_far_as_the_recipe_has_them() -> None:
+    assert default_names(config(fixed=2, heldout=3)) == ("fixed64", "heldout")
+    assert default_names(config(fixed=2, heldout=0)) == ("fixed64",)
+    assert plan(config(fixed=0, heldout=0), default_names(config(fixed=0, heldout=0))).suites == ()
+
+
 def test_with_the_whole_transcript_longer_episodes_do_not_fit_the_engine() -> None:
     whole = plan(config({"window": 0, "max_turns": 14}, fixed=1, heldout=0, styles=0, larger=1))
     assert [suite.name for suite in whole.suites] == ["fixed64"]
@@ -74,7 +80,7 @@ def test_an_environment_without_variants_says_so_where_they_are_asked_for() -> N
     with pytest.raises(UserError, match="--suite styles: sort:9 has no such variants"):
         plan(text, ["fixed64", "styles"])
     assert [suite.name for suite in plan(text).suites] == ["fixed64"]
-    assert plan(text).remarks == tuple(f"{name} left out: sort:9 has no such variants" for name in ("styles", "larger"))
+    assert plan(text).remarks == ("sort:9: left out are styles, larger (it has no such variants)",)
 
 
 def test_an_environment_with_few_tasks_is_played_on_all_of_them() -> None:
@@ -88,10 +94,13 @@ def test_an_environment_with_few_tasks_is_played_on_all_of_them() -> None:
 
 
 def test_a_suite_without_a_task_is_left_out() -> None:
-    """Of the five rows of three digits, all are for training."""
-    found = plan(config({"id": "sort:3", "max_turns": 3}, fixed=2, heldout=0, styles=0, larger=0), ["fixed64"])
+    """Of the five rows of three digits, all are for training. One line says it all."""
+    found = plan(config({"id": "sort:3", "max_turns": 3}, fixed=2, heldout=2, styles=2, larger=0))
     assert found.suites == ()
-    assert found.remarks == ("fixed64 left out: sort:3 has no such tasks",)
+    assert found.remarks == (
+        "sort:3: left out are fixed64, heldout (none of its tasks falls there, by their digests), "
+        "styles (it has no such variants)",
+    )
 
 
 def test_a_run_plays_all_greedy_and_the_first_two_sampled() -> None:
