@@ -50,6 +50,10 @@ def run_evaluation(config: Config, request: Request, console: Console) -> None:
     for path in (request.json_file, request.save):
         if path is not None and not path.absolute().parent.is_dir():
             raise UserError(f"{path}: its folder is not there; make it first")
+    if request.json_file is not None and request.json_file.is_dir():
+        raise UserError(f"--json {request.json_file}: is a folder; name a file")
+    if request.save is not None and request.save.exists() and not request.save.is_dir():
+        raise UserError(f"--save {request.save}: is a file; name a folder")
     refs = [resolve(config, name) for name in (request.adapter, request.against) if name]
     if len(refs) == 2 and refs[0].sha256 == refs[1].sha256:
         raise UserError(

@@ -143,6 +143,10 @@ def test_one_episode_is_greedy_and_several_are_sampled() -> None:
 def test_what_cannot_be_written_is_refused_before_anything_starts(config: Config, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="its folder is not there"):
         run_evaluation(config, Request(json_file=tmp_path / "no/x.json"), Console())
+    with pytest.raises(UserError, match="is a folder; name a file"):
+        run_evaluation(config, Request(json_file=tmp_path), Console())
+    with pytest.raises(UserError, match="is a file; name a folder"):
+        run_evaluation(config, Request(save=tmp_path / "model/config.json"), Console())
     write_groups(tmp_path / "saved/against", [])
     files = {"adapter_config.json": [b"{}"], "adapter_model.safetensors": [b"weights"]}
     VersionStore(config.checkpoint.url).commit(PublishKind.ADAPTER, 4, "abc", files, {})
