@@ -21,7 +21,6 @@ from __future__ import annotations
 import ast
 import importlib
 import math
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -33,6 +32,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from tandem.envs.actions import NOT_UNDERSTOOD
+from tandem.envs.gym_import import import_gymnasium
 from tandem.envs.ids import Option, check_options
 from tandem.envs.protocol import Env, EnvSpec, Observation, StepResult
 from tandem.envs.starts import start_digest
@@ -174,7 +174,7 @@ def spec(env_id: str, name: str, options: Mapping[str, Option]) -> EnvSpec:
 def _setup(env_id: str, name: str, own: Mapping[str, Any], kwargs: Mapping[str, Any]) -> Setup:
     if own.get("size", 0) < 0:
         raise UserError(f"{env_id}: size={own['size']} must be a number of pixels, or 0 to leave frames as they are")
-    gymnasium = _gymnasium(env_id)
+    gymnasium = import_gymnasium(env_id)
     module, colon, registered = name.rpartition(":")
     if colon:
         importlib.import_module(module)
@@ -206,19 +206,6 @@ def _setup(env_id: str, name: str, own: Mapping[str, Any], kwargs: Mapping[str, 
         invalid_reward=own.get("invalid_reward", -1.0),
         turn_limit=turn_limit,
     )
-
-
-def _gymnasium(env_id: str) -> ModuleType:
-    for name, value in (
-        ("SDL_VIDEODRIVER", "dummy"),
-        ("SDL_AUDIODRIVER", "dummy"),
-        ("PYGAME_HIDE_SUPPORT_PROMPT", "1"),
-    ):
-        os.environ.setdefault(name, value)  # pygame draws without a display, and is silent
-    try:
-        return importlib.import_module("gymnasium")
-    except ImportError as problem:
-        raise UserError(f"{env_id}: gymnasium is not installed; install tandem[gym]") from problem
 
 
 def _first(gymnasium: ModuleType, found: Any, kwargs: Mapping[str, Any]) -> tuple[Mapping[str, Any], Any]:

@@ -34,7 +34,7 @@ def spec(env_id: str, module: str, name: str, options: Mapping[str, Option]) -> 
     more = getattr(found, "spec", None)
     call = more if callable(more) else found
     try:
-        inspect.signature(call).bind(*([env_id] if call is more else []), **options)
+        _check(inspect.signature(call).bind(*([env_id] if call is more else []), **options))
     except TypeError as problem:
         raise UserError(f"{env_id}: {name} does not take these options: {problem}") from problem
     if callable(more):
@@ -47,3 +47,11 @@ def spec(env_id: str, module: str, name: str, options: Mapping[str, Option]) -> 
         return found(**options)
 
     return EnvSpec(env_id, make, start_digest(make))
+
+
+def _check(bound: inspect.BoundArguments) -> None:
+    """Raise TypeError where a parameter that is annotated as a number is given text."""
+    for name, parameter in bound.signature.parameters.items():
+        kind = getattr(parameter.annotation, "__name__", parameter.annotation)  # a class, or its name as text
+        if kind in ("int", "float") and isinstance(bound.arguments.get(name), str):
+            raise TypeError(f"{name} must be {kind}, not text")

@@ -1,5 +1,6 @@
 """Other people's environments: gymnasium's own, VisGym's interface, text games."""
 
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -218,6 +219,33 @@ def test_episodes_side_by_side_do_not_disturb_one_another():
     with ThreadPoolExecutor(6) as threads:
         for played in threads.map(lambda _: play(LAKE, 0, texts)[1], range(24)):
             assert all(np.array_equal(r.observation.images[0], a) for r, a in zip(played, alone, strict=True))
+
+
+AT_ONCE = """
+import sys, threading
+from tandem.envs import make
+sys.setswitchinterval(1e-6)
+together, seen = threading.Barrier(8), []
+def first():
+    together.wait()
+    seen.append(make(sys.argv[1]).reset(1).images[0].shape)
+def held_up(frame, event, argument):
+    if frame.f_code.co_filename.endswith("surfarray.py") and frame.f_code.co_name == "<module>":
+        threading.Event().wait(0.1)
+threading.settrace(held_up)
+threads = [threading.Thread(target=first) for _ in range(together.parties)]
+for step in (threading.Thread.start, threading.Thread.join):
+    for thread in threads:
+        step(thread)
+assert seen == [(256, 256, 3)] * len(threads), f"{len(threads) - len(seen)} failed"
+"""
+
+
+@pytest.mark.parametrize("process", range(3))
+def test_the_first_frames_of_a_process_may_be_drawn_by_many_threads_at_once(process):
+    """pygame loads what makes arrays when it is first used, and not safely. Only a fresh process shows it, and rarely,
+    unless that load takes its time."""
+    subprocess.run([sys.executable, "-c", AT_ONCE, LAKE], check=True)
 
 
 def starts(env_id: str, chosen: list[int]) -> set[bytes]:

@@ -45,6 +45,8 @@ def test_a_class_may_say_more_of_itself():
         ("env_worlds:NoClose", r"no method close\(\)"),
         ("env_worlds:Guess?lowest=1", "lowest"),
         ("env_worlds:Described?lowest=1", "lowest"),
+        ("env_worlds:Guess?highest=many", "highest=many: Guess does not take these options: highest must be int"),
+        ("env_worlds:Described?highest=many", "highest=many: Described does not take these options: highest"),
         ("env_worlds:Raises", "env_worlds:Raises: ZeroDivisionError: of my own"),
         ("env_worlds_broken:Mine", "NameError: name 'numpi'"),
         ("env_worlds_quits:Mine", "SystemExit: 3"),
