@@ -160,7 +160,7 @@ def token_grid(processor: Qwen2VLImageProcessorPil, png: bytes) -> tuple[int, in
         width, height = image.size
         image.verify()
     except (OSError, SyntaxError, Image.DecompressionBombError) as problem:
-        raise UserError(f"image of {len(png)} bytes: not a whole PNG image ({problem})") from problem
+        raise UserError(f"image of {len(png)} bytes: not a whole PNG image") from problem
     side = processor.patch_size * processor.merge_size
     least, most = processor.size["shortest_edge"], processor.size["longest_edge"]
     return TokenGrid(side, least, most).of(height, width)

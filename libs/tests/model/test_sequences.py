@@ -250,7 +250,7 @@ def test_token_grid_is_what_the_processor_makes(folder: Path) -> None:
         png = _png(0, height, width)
         _, grid_thw = image_pixels(processor, [png])
         assert token_grid(processor, png) == (int(grid_thw[0, 1]) // 2, int(grid_thw[0, 2]) // 2)
-    with pytest.raises(UserError, match="not a PNG"):
+    with pytest.raises(UserError, match="not a whole PNG"):
         token_grid(processor, b"no image")
 
 
