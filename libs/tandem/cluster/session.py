@@ -65,7 +65,7 @@ def _start_local(cpus: int) -> None:
             configure_logging=False,
             _temp_dir=os.environ.get("TANDEM_RAY_TEMP_DIR"),
         )
-    except Exception as problem:
+    except Exception as problem:  # where a node does not come up, Ray raises no narrower kind
         ray.shutdown()
         reason = " ".join(str(problem).split())
         raise Unavailable(

@@ -13,6 +13,7 @@ def _no_bool(value: object) -> object:
     return value
 
 
+LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2.0  # the engine's; below, it would draw at the least one in silence
 MOST = 2**31 - 1
 Positive = Annotated[int, Field(ge=1, le=MOST), BeforeValidator(_no_bool)]
 NonNegative = Annotated[int, Field(ge=0, le=MOST), BeforeValidator(_no_bool)]

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 
 from tandem.config.learner import LearnerConfig
-from tandem.config.section import NonNegative, Positive, Section, Share
+from tandem.config.section import LEAST_TEMPERATURE, MOST_TEMPERATURE, NonNegative, Positive, Section, Share
 
 
 class RunConfig(Section):
@@ -85,7 +85,9 @@ class RolloutConfig(Section):
         default=0,
         description="Rounds of further seeds that replace groups whose members all fare alike (dynamic sampling).",
     )
-    temperature: Annotated[float, Field(ge=0.01, le=2)] = Field(default=1.0, description="Of training rollouts.")
+    temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)] = Field(
+        default=1.0, description="Of training rollouts."
+    )
     max_tokens: Positive = Field(default=16, description="Longest completion, in tokens.")
     max_concurrent_episodes: Positive = Field(default=256, description="Episodes a replica plays at once.")
     episode_timeout_s: Annotated[float, Field(gt=0)] = Field(default=600, description="Deadline of one episode.")

@@ -16,6 +16,10 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, train
 from transformers import PreTrainedTokenizerFast, Qwen3VLConfig, Qwen3VLForConditionalGeneration
 
 from tandem.model import chat
+from tandem.model.placeholders import TokenGrid
+
+PATCH, MERGE = 8, 2  # a patch's side in px, and how many patches a merged token has a side
+GRID = TokenGrid(PATCH * MERGE, 16 * 16, 512 * 512)  # an image whose sides are multiples of 16 px keeps its size
 
 SPECIAL_TOKENS = (
     chat.END_OF_TEXT,
@@ -113,9 +117,9 @@ def tiny_config(tokenizer: Tokenizer) -> Qwen3VLConfig:
         "hidden_size": 96,
         "intermediate_size": 384,
         "num_heads": 6,
-        "patch_size": 8,
+        "patch_size": PATCH,
         "temporal_patch_size": 2,
-        "spatial_merge_size": 2,
+        "spatial_merge_size": MERGE,
         "out_hidden_size": 96,
         "num_position_embeddings": 64,
         "deepstack_visual_indexes": [1],
@@ -174,13 +178,13 @@ def copy_assets(source: str | Path, target: str | Path) -> None:
 
 
 def _processor_files() -> dict[str, dict[str, object]]:
-    """Processor settings under which an image whose sides are multiples of 16 px keeps its size."""
+    """Processor settings, the same for images and video."""
     common: dict[str, object] = {
         "processor_class": "Qwen3VLProcessor",
-        "size": {"shortest_edge": 16 * 16, "longest_edge": 512 * 512},
-        "patch_size": 8,
+        "size": {"shortest_edge": GRID.least, "longest_edge": GRID.most},
+        "patch_size": PATCH,
         "temporal_patch_size": 2,
-        "merge_size": 2,
+        "merge_size": MERGE,
         "image_mean": [0.5, 0.5, 0.5],
         "image_std": [0.5, 0.5, 0.5],
     }

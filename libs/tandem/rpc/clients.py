@@ -100,8 +100,7 @@ class LearnerClient:
         """Make one policy version of the groups. Raises UserError for one that no message can hold."""
         header = lpb.TrainStepHeader(request_id=new_request_id(), expected_version=expected_version, groups=len(groups))
 
-        parts = [lpb.TrainStepRequest(group=_encoded(group)) for group in groups]
-        parts.insert(0, lpb.TrainStepRequest(header=header))
+        parts = [lpb.TrainStepRequest(header=header), *(lpb.TrainStepRequest(group=_encoded(g)) for g in groups)]
         reply = await self.peer.unary(self.stub.TrainStep, parts, timeout_s)
         return TrainResult(reply.policy_version, dict(reply.metrics))
 

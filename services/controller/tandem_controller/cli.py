@@ -1,4 +1,4 @@
-"""`tandem train` and `tandem eval`."""
+"""`tandem train`, `tandem sft` and `tandem eval`. Heavy imports come after the recipe has been read."""
 
 from __future__ import annotations
 
@@ -10,28 +10,25 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from tandem.config import dump_yaml, load_recipe
+from tandem.config import Config, dump_yaml, load_recipe
+from tandem.obs import setup_logging
 
 Recipe = Annotated[Path, typer.Argument(help="YAML recipe, such as deploy/recipes/maze2d-cpu.yaml.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value, over the recipe.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run from its last saved state.")]
 PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the resolved config and end.")]
 
 
 def train(
     recipe: Recipe,
     overrides: Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run from its last saved state.")] = False,
+    resume: Resume = False,
     print_config: PrintConfig = False,
 ) -> None:
     """Train: start the services, evaluate, run GRPO, evaluate again, report."""
-    config = load_recipe(recipe, overrides or [])
-    if print_config:
-        sys.stdout.write(dump_yaml(config))
-        return
-    from tandem.obs import setup_logging  # noqa: PLC0415 - heavy imports only when they are needed
-    from tandem_controller.main import run_training  # noqa: PLC0415
+    config = _config(recipe, overrides or [], print_config)
+    from tandem_controller.main import run_training  # noqa: PLC0415 - see above
 
-    setup_logging(config.obs, "controller")
     console = Console()
     if run_training(config, resume, console):
         _print_next(console, recipe, overrides)
@@ -62,14 +59,9 @@ def evaluate(
     print_config: PrintConfig = False,
 ) -> None:
     """Evaluate: solve rates on tasks never trained on, with 95% intervals, for one adapter or two compared."""
-    config = load_recipe(recipe, overrides or [])
-    if print_config:
-        sys.stdout.write(dump_yaml(config))
-        return
-    from tandem.obs import setup_logging  # noqa: PLC0415 - heavy imports only when they are needed
-    from tandem_controller.eval_main import Request, run_evaluation  # noqa: PLC0415
+    config = _config(recipe, overrides or [], print_config)
+    from tandem_controller.eval_main import Request, run_evaluation  # noqa: PLC0415 - see above
 
-    setup_logging(config.obs, "controller")
     request = Request(adapter, against, tuple(suite or ()), limit, samples, temperature, json_file, save)
     run_evaluation(config, request, Console())
 
@@ -77,21 +69,26 @@ def evaluate(
 def sft(
     recipe: Recipe,
     overrides: Overrides = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue the run from its last saved state.")] = False,
+    resume: Resume = False,
     print_config: PrintConfig = False,
 ) -> None:
     """Fine-tune on demonstrations: recorded episodes, or an environment's expert. Makes an adapter or a whole model."""
-    config = load_recipe(recipe, [*(overrides or []), "learner.algo.loss=sft"])
-    if print_config:
-        sys.stdout.write(dump_yaml(config))
-        return
-    from tandem.obs import setup_logging  # noqa: PLC0415 - heavy imports only when they are needed
-    from tandem_controller.sft import run_sft  # noqa: PLC0415
+    config = _config(recipe, [*(overrides or []), "learner.algo.loss=sft"], print_config)
+    from tandem_controller.sft import run_sft  # noqa: PLC0415 - see above
 
-    setup_logging(config.obs, "controller")
     console = Console()
     if run_sft(config, resume, console):
         _print_next(console, recipe, overrides)
+
+
+def _config(recipe: Path, overrides: list[str], print_only: bool) -> Config:
+    """The recipe with its overrides; the command ends here where it is only to be printed."""
+    config = load_recipe(recipe, overrides)
+    if print_only:
+        sys.stdout.write(dump_yaml(config))
+        raise typer.Exit
+    setup_logging(config.obs, "controller")
+    return config
 
 
 def _print_next(console: Console, recipe: Path, overrides: list[str] | None) -> None:

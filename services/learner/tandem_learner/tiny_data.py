@@ -28,6 +28,7 @@ from tandem.envs.maze2d import (
 )
 from tandem.envs.maze_style import CLASSIC, Style, render
 from tandem.model.chat import ChatFormat
+from tandem.model.tiny import GRID
 
 PRESET_NAME = "tiny"
 FEEDBACK = ("", MOVED, HIT_WALL)
@@ -123,10 +124,11 @@ def action_example(
     chat: ChatFormat, table: MazeTable, maze: int, room: int, direction: int, feedback: str, style: Style = CLASSIC
 ) -> Example:
     """A prompt of one turn and the action's text, every token of it weighing the same."""
-    prompt = expand(chat, chat.first_prompt(BRIEF_INSTRUCTION, feedback, images=1))
+    image, asked = table.image(maze, room, style), chat.first_prompt(BRIEF_INSTRUCTION, feedback, images=1)
+    prompt = GRID.expand(asked, [(image.shape[0], image.shape[1])], chat.image_id)
     completion = (*chat.encode(action_text(direction)), chat.end_id)
     weights = (1.0 / len(completion),) * len(completion)
-    return Example(prompt, completion, weights, table.image(maze, room, style))
+    return Example(prompt, completion, weights, image)
 
 
 def with_question(chat: ChatFormat, example: Example, question: str, reply: str, weight: float) -> Example:
@@ -139,8 +141,3 @@ def with_question(chat: ChatFormat, example: Example, question: str, reply: str,
         (*example.weights, *(0.0,) * len(asked), *(weight / len(answered),) * len(answered)),
         example.image,
     )
-
-
-def expand(chat: ChatFormat, ids: tuple[int, ...], tokens: int = 16) -> tuple[int, ...]:
-    """Every <|image_pad|> repeated `tokens` times, as the engine does."""
-    return tuple(out for i in ids for out in ((i,) * tokens if i == chat.image_id else (i,)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,8 +16,8 @@ from tandem.envs.protocol import Observation
 from tandem.model.chat import ChatFormat
 from tandem.model.pixels import image_pixels
 from tandem.model.sequences import build_sequences, predicting_states
+from tandem.model.tiny import GRID
 from tandem.model.vision import EncodedImages, VisionEncoder
-from tandem_learner.tiny_data import expand
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +81,11 @@ def _complete(
     """One completion per state."""
     chat = policy.chat
     images = policy.see([seen.images[0] for _, seen in states])
-    tokens = math.prod(images.grids["0"])
-    prompts = [expand(chat, chat.first_prompt(env.instruction, seen.text, images=1), tokens) for env, seen in states]
+    size = (states[0][1].images[0].shape[0], states[0][1].images[0].shape[1])  # all are equal in size
+    prompts = [
+        GRID.expand(chat.first_prompt(env.instruction, seen.text, images=1), [size], chat.image_id)
+        for env, seen in states
+    ]
     done: list[tuple[int, ...]] = [()] * len(states)
     active = list(range(len(states)))
     for _ in range(max_tokens):

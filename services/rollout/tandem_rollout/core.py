@@ -18,6 +18,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
+from tandem.config.section import LEAST_TEMPERATURE, MOST_TEMPERATURE
 from tandem.envs.protocol import Observation, StepResult
 from tandem.envs.registry import get_spec
 from tandem.model.chat import ChatFormat
@@ -37,8 +38,6 @@ from tandem.types import (
 from tandem_rollout.engine import Completion, ContextFull, Engine, Request
 from tandem_rollout.environments import EnvFailed, Environments
 from tandem_rollout.rounds import Continuous, Pace, Rounds
-
-LEAST_TEMPERATURE, MOST_TEMPERATURE = 0.01, 2.0  # the engine's; below, it would draw at the least one in silence
 
 
 @dataclass(frozen=True, slots=True)
