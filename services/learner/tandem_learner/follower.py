@@ -19,6 +19,7 @@ class Follower:
     def __init__(self, rank: Rank, channel: Channel) -> None:
         self.rank, self.channel = rank, channel
         self._number = 0
+        self._stopped = False
 
     async def follow(self) -> None:
         """Obey orders until the order to stop, or until `stop`.
@@ -28,17 +29,17 @@ class Follower:
         Raises:
             Unavailable: rank 0 is gone.
         """
-        while True:
+        while not self._stopped:
             data = await asyncio.to_thread(self.channel.await_order, self._number)
             if data == RELEASED:
-                gone = encode_problem(Unavailable("was stopped"))  # rank 0 need not wait for its next answer
-                await asyncio.to_thread(self.channel.answer, self._number, gone)
-                return
+                break
             answer, last = await self._obey(data)
             await asyncio.to_thread(self.channel.answer, self._number, answer)
             if last:
                 return
             self._number += 1
+        gone = encode_problem(Unavailable("was stopped"))  # rank 0 need not wait for its next answer
+        await asyncio.to_thread(self.channel.answer, self._number, gone)
 
     async def _obey(self, data: bytes) -> tuple[bytes, bool]:
         """The answer to an order, and whether that was the order to stop."""
@@ -51,5 +52,6 @@ class Follower:
             return encode_problem(problem), False
 
     async def stop(self) -> None:
-        """End the wait for orders."""
+        """End the wait for orders, or once an order at work is carried out, follow no more."""
+        self._stopped = True
         await asyncio.to_thread(self.channel.release_order, self._number)

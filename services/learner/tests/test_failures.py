@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import socket
+import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from episodes import play_groups
 
 from tandem.config import Config
+from tandem.runtime import deadline
 from tandem.types import AdapterRef, TandemError, TrajectoryGroup, Unavailable
 from tandem_learner.channel import RELEASED, Channel
 from tandem_learner.comm import close_comm, free_rendezvous, open_comm, open_store
@@ -105,6 +107,36 @@ async def test_unforeseen_failure_on_a_follower_is_answered(
     finally:
         await follower.stop()
         await following
+
+
+async def test_a_follower_told_to_stop_while_it_obeys_still_ends(
+    core: FaultyCore, groups: list[TrajectoryGroup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order it would wait for next never comes."""
+    at_work, go_on = threading.Event(), threading.Event()
+
+    def slow_step(_: Sequence[TrajectoryGroup]) -> dict[str, float]:
+        at_work.set()
+        go_on.wait(TIMEOUT_S)
+        return {}
+
+    monkeypatch.setattr(core, "train_step", slow_step)
+    store = dist.HashStore()
+    channel = Channel(lambda: store, 1)
+    follower = Follower(Rank(core, ThreadPoolExecutor(1)), channel)
+    following = asyncio.create_task(follower.follow())
+    channel.go(0, channel.post_pieces(0, encode_order(Train(tuple(groups)))))
+    assert await asyncio.to_thread(at_work.wait, TIMEOUT_S)
+    await follower.stop()
+    go_on.set()
+    try:
+        async with deadline(TIMEOUT_S, "end of the follower"):
+            await asyncio.shield(following)
+    finally:
+        channel.release_order(1)  # a thread that waits would hold up the end of the tests
+    assert decode_answer(await asyncio.to_thread(channel.await_answer, 0, TIMEOUT_S), 1) == {}
+    with pytest.raises(Unavailable, match="was stopped"):
+        decode_answer(await asyncio.to_thread(channel.await_answer, 1, TIMEOUT_S), 1)
 
 
 def test_answer_to_a_rank_0_that_is_gone_is_unavailable() -> None:
