@@ -1,6 +1,7 @@
-"""Deadlines and signals: the only place in Tandem that may sleep or try again."""
+"""Deadlines, signals and injected faults: the only place in Tandem that may sleep, try again or end a process."""
 
+from tandem.runtime.faults import reach
 from tandem.runtime.policy import deadline, together
 from tandem.runtime.signals import until_signal
 
-__all__ = ["deadline", "together", "until_signal"]
+__all__ = ["deadline", "reach", "together", "until_signal"]

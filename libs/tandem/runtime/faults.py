@@ -1,0 +1,72 @@
+"""Fault injection: a process ends by SIGKILL at a named point, so that a test can prove what a crash there leaves.
+
+TANDEM_FAULT=manager/publish/staged      at the first time that the point is reached
+TANDEM_FAULT=manager/publish/staged@3    at the third
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from threading import Lock
+
+from tandem.types import UserError
+
+VARIABLE = "TANDEM_FAULT"
+# Every point that code may reach, by who reaches it; a test walks each of these.
+MANAGER = (
+    "manager/receive/started",  # a shard's header is there
+    "manager/receive/chunk",  # a chunk of it is written
+    "manager/receive/checked",  # it is whole and sound, but not yet kept
+    "manager/receive/kept",  # it is kept
+    "manager/publish/started",
+    "manager/publish/file",  # a file of the version is written and on disk
+    "manager/publish/manifest",  # all of them are, under the temporary name
+    "manager/publish/visible",  # the folder has its name; the pointer names the version before
+    "manager/publish/pointed",
+    "manager/point/written",  # the new pointer is on disk under a temporary name
+    "manager/remove/manifest",  # the manifest is gone, the files are there
+    "manager/remove/done",
+    "manager/prune/started",
+    "manager/recover/started",
+    "manager/recover/swept",  # unfinished folders are gone
+    "manager/recover/pointed",
+)
+POINTS = frozenset(MANAGER)
+
+_reached: Counter[str] = Counter()
+_lock = Lock()
+
+
+def reach(point: str) -> None:
+    """End this process at once, as by kill -9, where TANDEM_FAULT names `point`; else nothing happens.
+
+    Raises:
+        ValueError: `point` is not one of `POINTS`.
+        UserError: TANDEM_FAULT names no point.
+    """
+    if point not in POINTS:
+        raise ValueError(f"{point!r} is no fault point; add it to tandem.runtime.faults")
+    wanted = os.environ.get(VARIABLE)
+    if not wanted:
+        return
+    name, count = _parse(wanted)
+    if name != point:
+        return
+    with _lock:
+        _reached[point] += 1
+        due = _reached[point] == count
+    if due:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _parse(wanted: str) -> tuple[str, int]:
+    name, at, times = wanted.partition("@")
+    if name not in POINTS:
+        raise UserError(f"{VARIABLE}={wanted}: no such fault point; there are: {', '.join(sorted(POINTS))}")
+    if not at:
+        return name, 1
+    if not times.isdecimal() or int(times) < 1:
+        raise UserError(f"{VARIABLE}={wanted}: after @ stands how many times, from 1")
+    return name, int(times)
