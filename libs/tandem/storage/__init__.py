@@ -1,6 +1,8 @@
 """A blob store over fsspec, the shard and manifest formats, atomic commit, verified reading. No torch."""
 
+from tandem.storage.adapter_files import adapter_files, check_base, parse_adapter_config, parse_object
 from tandem.storage.blobs import STAGING, BlobStore, measure
+from tandem.storage.incoming import Receiver, Staging, shard_name
 from tandem.storage.manifest import CONFIG_FILE, MANIFEST, TENSOR_FILE, FileEntry, Manifest
 from tandem.storage.problems import explained
 from tandem.storage.readers import latest, open_tensors, read_adapter, read_manifest
@@ -29,15 +31,22 @@ __all__ = [
     "OpenShard",
     "Placement",
     "Published",
+    "Receiver",
     "ShardMeta",
+    "Staging",
     "VersionStore",
+    "adapter_files",
+    "check_base",
     "explained",
     "joined_pieces",
     "latest",
     "measure",
     "open_shard",
     "open_tensors",
+    "parse_adapter_config",
+    "parse_object",
     "plan_join",
     "read_adapter",
     "read_manifest",
+    "shard_name",
 ]

@@ -24,15 +24,19 @@ from tandem.storage import (
     Manifest,
     OpenShard,
     Published,
+    Receiver,
+    Staging,
     VersionStore,
+    adapter_files,
+    check_base,
     joined_pieces,
     measure,
+    parse_adapter_config,
+    parse_object,
     plan_join,
 )
 from tandem.types import AdapterRef, NotFound, PublishKind, ShardRef, StaleRequest, TandemError, UserError
-from tandem_checkpoint_manager.adapter_config import check_adapter, parse_adapter_config, parse_object
 from tandem_checkpoint_manager.model_files import base_files
-from tandem_checkpoint_manager.staging import Receiver, Staging
 
 log = get_logger(__name__)
 # Engines serve the adapter before the latest until each has loaded the latest, and may read its folder again.
@@ -48,7 +52,6 @@ class Request:
     world_size: int
     base_model: str
     config_json: str
-    config: dict[str, Any]
     metadata: dict[str, Any]
 
     @property
@@ -224,9 +227,10 @@ def _checked(
     if world_size < 1 or not base_model:
         raise UserError(f"{what}: world_size {world_size} and base_model {base_model!r} must be given")
     adapter = kind is PublishKind.ADAPTER
-    config = parse_adapter_config(adapter_config_json, what) if adapter else {}
+    if adapter:
+        parse_adapter_config(adapter_config_json, what)
     metadata = parse_object(metadata_json or "{}", f"{what}: metadata_json")
-    return Request(kind, version, world_size, base_model, adapter_config_json if adapter else "", config, metadata)
+    return Request(kind, version, world_size, base_model, adapter_config_json if adapter else "", metadata)
 
 
 def _check_complete(request: Request, staged: dict[int, ShardRef]) -> None:
@@ -239,18 +243,10 @@ def _check_complete(request: Request, staged: dict[int, ShardRef]) -> None:
 
 
 def _files(request: Request, shards: list[OpenShard], base_folder: Path) -> dict[str, Iterable[bytes]]:
-    for shard in shards:
-        if shard.meta.base_model != request.base_model:
-            raise UserError(
-                f"{shard.what}: belongs to base model {shard.meta.base_model[:12]}..., "
-                f"asked for is {request.base_model[:12]}...; "
-                "start learner and controller from the same model.path"
-            )
-    plan = plan_join(shards, request.what)
-    files: dict[str, Iterable[bytes]] = {TENSOR_FILE[request.kind]: joined_pieces(plan)}
     if request.kind is PublishKind.ADAPTER:
-        check_adapter(plan, request.config, request.what)
-        files[CONFIG_FILE] = [request.config_json.encode()]
+        return adapter_files(shards, request.base_model, request.config_json, request.what)
+    check_base(shards, request.base_model)
+    files: dict[str, Iterable[bytes]] = {TENSOR_FILE[request.kind]: joined_pieces(plan_join(shards, request.what))}
     if request.kind is PublishKind.MODEL:
         files |= base_files(base_folder)
     return files

@@ -1,4 +1,4 @@
-"""Shards on their way in: each is spooled to a file and hashed, and kept until its version is published."""
+"""Shards on their way in: each is spooled to a file and hashed, and kept until its version is joined."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from pathlib import Path
 from threading import Lock
 from uuid import uuid4
 
-from tandem.storage import CHUNK_BYTES, OpenShard, explained, open_shard
+from tandem.storage.problems import explained
+from tandem.storage.shards import CHUNK_BYTES, OpenShard, open_shard
 from tandem.types import DataCorrupt, PublishKind, ShardRef, UserError
 
 

@@ -1,15 +1,44 @@
-"""What an adapter must be before peft and vLLM can load it."""
+"""The files of an adapter from its shards, and what they must be before peft and vLLM can load them."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tandem.storage import JoinPlan
-from tandem.types import DataCorrupt, UserError
+from tandem.storage.manifest import CONFIG_FILE, TENSOR_FILE
+from tandem.storage.shards import JoinPlan, OpenShard, joined_pieces, plan_join
+from tandem.types import DataCorrupt, PublishKind, UserError
 
 DTYPES = ("F32", "BF16")
 LORA_A, LORA_B = ".lora_A.weight", ".lora_B.weight"
+
+
+def adapter_files(
+    shards: Sequence[OpenShard], base_model: str, config_json: str, what: str
+) -> dict[str, Iterable[bytes]]:
+    """The files of the adapter that `shards` make, by name: whoever joins the same shards gets the same bytes.
+
+    Raises:
+        UserError: a shard belongs to another base model, or `config_json` describes no LoRA adapter.
+        DataCorrupt: the shards do not make one whole adapter of that config.
+    """
+    config = parse_adapter_config(config_json, what)
+    check_base(shards, base_model)
+    plan = plan_join(shards, what)
+    check_adapter(plan, config, what)
+    return {TENSOR_FILE[PublishKind.ADAPTER]: joined_pieces(plan), CONFIG_FILE: [config_json.encode()]}
+
+
+def check_base(shards: Sequence[OpenShard], base_model: str) -> None:
+    """Raises UserError where a shard belongs to another base model (by fingerprint)."""
+    for shard in shards:
+        if shard.meta.base_model != base_model:
+            raise UserError(
+                f"{shard.what}: belongs to base model {shard.meta.base_model[:12]}..., "
+                f"asked for is {base_model[:12]}...; "
+                "start learner and controller from the same model.path"
+            )
 
 
 def parse_object(text: str, what: str) -> dict[str, Any]:
