@@ -85,6 +85,11 @@ class RolloutConfig(Section):
         default=0,
         description="Rounds of further seeds that replace groups whose members all fare alike (dynamic sampling).",
     )
+    max_staleness: NonNegative = Field(
+        default=0,
+        description="Policy versions by which a turn may lag when it is learned from. 0 is synchronous: engines wait for "
+        "the learner. Above, so many steps are played ahead, engines stay awake and adapters change under way.",
+    )
     temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)] = Field(
         default=1.0, description="Of training rollouts."
     )
@@ -185,6 +190,12 @@ class Config(Section):
     def _groups_fit_rounds(self) -> Config:
         if self.run.deterministic and self.rollout.group_size > self.rollout.max_concurrent_episodes:
             raise ValueError("run.deterministic plays whole groups at once; raise rollout.max_concurrent_episodes")
+        return self
+
+    @model_validator(mode="after")
+    def _determinism_is_synchronous(self) -> Config:
+        if self.run.deterministic and self.rollout.max_staleness:
+            raise ValueError("run.deterministic is synchronous; set rollout.max_staleness to 0")
         return self
 
     @model_validator(mode="after")

@@ -49,6 +49,7 @@ class RolloutClient:
             context=codec.encode_context(task.context),
             max_turns=task.max_turns,
             sampling_seed=task.sampling_seed,
+            may_advance=task.may_advance,
         )
         async for reply in self.peer.stream(self.stub.Rollout, request, timeout_s):
             yield codec.decode_group(reply.group)

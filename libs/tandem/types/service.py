@@ -10,7 +10,10 @@ from tandem.types.episode import ContextPolicy, Sampling
 
 @dataclass(frozen=True, slots=True)
 class RolloutTask:
-    """Groups to play: one per seed, `group_size` trajectories each, under one policy version."""
+    """Groups to play: one per seed, `group_size` trajectories each, under one policy version.
+
+    With `may_advance`, versions newer than `policy_version` are welcome too, from turn to turn: each turn names its own.
+    """
 
     env: str
     seeds: tuple[int, ...]
@@ -20,6 +23,7 @@ class RolloutTask:
     context: ContextPolicy
     max_turns: int
     sampling_seed: int
+    may_advance: bool = False
 
 
 @dataclass(frozen=True, slots=True)

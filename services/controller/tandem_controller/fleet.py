@@ -26,16 +26,18 @@ class Fleet:
         self.limits = limits
 
     async def play(
-        self, task: RolloutTask, on_group: Callable[[TrajectoryGroup], None] = lambda group: None
+        self, task: RolloutTask, on_group: Callable[[TrajectoryGroup], None] = lambda group: None, *, crowd: int = 1
     ) -> list[TrajectoryGroup]:
         """All groups of the task, ordered by seed; `on_group` sees each as it ends.
 
-        The seeds are dealt evenly to the replicas, which play at the same time.
+        The seeds are dealt evenly to the replicas, which play at the same time. `crowd` is how many such tasks share
+        them: deadlines are that much longer.
         """
         groups: list[TrajectoryGroup] = []
 
         async def ask(replica: RolloutClient, seeds: tuple[int, ...]) -> None:
-            async for group in replica.rollout(replace(task, seeds=seeds), self.timeout_s(len(seeds), task.group_size)):
+            timeout_s = self.timeout_s(crowd * len(seeds), task.group_size)
+            async for group in replica.rollout(replace(task, seeds=seeds), timeout_s):
                 groups.append(group)
                 on_group(group)
 

@@ -4,7 +4,7 @@
       ^                                                        |
       '---- fleet.load <- checkpoints.publish <- learner.export'
 
-On shared GPUs the engines sleep while the learner trains.
+The engines sleep while the learner trains, for they share its GPUs; with `rollout.max_staleness` they play on.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tandem.storage import read_manifest
 from tandem.types import AdapterRef, NotFound, PublishKind, TandemError, UserError
 from tandem_controller.evaluate import fixed_greedy
 from tandem_controller.fleet import Fleet
+from tandem_controller.pipeline import Pipeline, Position
 from tandem_controller.progress import Progress
 from tandem_controller.rollouts import play_step
 from tandem_controller.run_dir import RunDir
@@ -47,14 +48,6 @@ class Services:
     def weights(self) -> PublishKind:
         """What the learner trains, and so what its shards join into."""
         return PublishKind.ADAPTER if self.adapter_config_json else PublishKind.MODEL
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """What a resume needs beside adapter and training state. `next_seed` starts the next step's tasks."""
-
-    version: int
-    next_seed: int
 
 
 @dataclass(slots=True)
@@ -90,7 +83,8 @@ async def restore(services: Services, config: Config, version: int) -> Position:
         state, metadata = await services.checkpoints.get(PublishKind.STATE, version)
         weights, _ = await services.checkpoints.get(services.weights, version)
         await services.learner.restore(weights, state)
-        return Position(version, json.loads(metadata)["next_seed"])
+        saved = json.loads(metadata)
+        return Position(version, saved["next_seed"], tuple(tuple(seeds) for seeds in saved["ahead"]))
     if url := config.model.adapter:
         manifest = read_manifest(url)
         if (manifest.kind, services.weights) != (PublishKind.ADAPTER, PublishKind.ADAPTER):

@@ -8,7 +8,9 @@ from replicas import Replica, episode, fleet_of, lost, turn
 from tandem.config import Config
 from tandem.envs import tasks
 from tandem.types import StopReason, TandemError, Trajectory
+from tandem_controller.pipeline import Pipeline, Position
 from tandem_controller.rollouts import Played, play_step
+from tandem_controller.run_dir import RunDir
 
 
 def mixed_where(has_signal):

@@ -44,7 +44,12 @@ def warnings(figures: Mapping[str, float], config: Config) -> list[str]:
 
 
 def gap_warning(figures: Mapping[str, float], config: Config) -> str:
-    """What is to be said of the gap between engine and learner; empty where it is what their kernels explain."""
+    """What is to be said of the gap between engine and learner; empty where it is what their kernels explain.
+
+    Turns of older versions differ by what was learned since: where `rollout.max_staleness` allows them nothing is said.
+    """
+    if config.rollout.max_staleness:
+        return ""
     limit = config.learner.algo.gap_warning or MEAN_GAP[config.model.dtype]
     mean, largest = (figures.get(f"{GAP}_{kind}", 0.0) for kind in ("mean", "max"))
     if mean <= limit and largest <= LARGEST_GAP * limit:

@@ -52,8 +52,9 @@ class Replica:
             raise Unavailable("the engine is dead or hangs; this replica must be replaced")
         if self.asleep:
             raise StaleRequest("the replica sleeps; wake it first")
-        if task.policy_version != self.engine.policy_version:
-            raise StaleRequest(f"version {task.policy_version} was asked for, it serves {self.engine.policy_version}")
+        served = self.engine.policy_version
+        if task.policy_version > served or (task.policy_version < served and not task.may_advance):
+            raise StaleRequest(f"version {task.policy_version} was asked for, it serves {served}")
         async with aclosing(self.player.play(task)) as groups:
             async for group in groups:
                 yield group

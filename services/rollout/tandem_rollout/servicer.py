@@ -38,6 +38,7 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             context=codec.decode_context(request.context),
             max_turns=request.max_turns,
             sampling_seed=request.sampling_seed,
+            may_advance=request.may_advance,
         )
         async with aclosing(self.replica.rollout(task)) as groups:
             async for group in groups:

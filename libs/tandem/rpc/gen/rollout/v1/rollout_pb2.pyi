@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RolloutRequest(_message.Message):
-    __slots__ = ("request_id", "policy_version", "env", "seeds", "group_size", "sampling", "context", "max_turns", "sampling_seed")
+    __slots__ = ("request_id", "policy_version", "env", "seeds", "group_size", "sampling", "context", "max_turns", "sampling_seed", "may_advance")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     ENV_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,7 @@ class RolloutRequest(_message.Message):
     CONTEXT_FIELD_NUMBER: _ClassVar[int]
     MAX_TURNS_FIELD_NUMBER: _ClassVar[int]
     SAMPLING_SEED_FIELD_NUMBER: _ClassVar[int]
+    MAY_ADVANCE_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     policy_version: int
     env: str
@@ -27,7 +28,8 @@ class RolloutRequest(_message.Message):
     context: _common_pb2.ContextPolicy
     max_turns: int
     sampling_seed: int
-    def __init__(self, request_id: _Optional[str] = ..., policy_version: _Optional[int] = ..., env: _Optional[str] = ..., seeds: _Optional[_Iterable[int]] = ..., group_size: _Optional[int] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., context: _Optional[_Union[_common_pb2.ContextPolicy, _Mapping]] = ..., max_turns: _Optional[int] = ..., sampling_seed: _Optional[int] = ...) -> None: ...
+    may_advance: bool
+    def __init__(self, request_id: _Optional[str] = ..., policy_version: _Optional[int] = ..., env: _Optional[str] = ..., seeds: _Optional[_Iterable[int]] = ..., group_size: _Optional[int] = ..., sampling: _Optional[_Union[_common_pb2.Sampling, _Mapping]] = ..., context: _Optional[_Union[_common_pb2.ContextPolicy, _Mapping]] = ..., max_turns: _Optional[int] = ..., sampling_seed: _Optional[int] = ..., may_advance: _Optional[bool] = ...) -> None: ...
 
 class RolloutResponse(_message.Message):
     __slots__ = ("group",)

@@ -68,7 +68,7 @@ class RolloutServiceServicer:
 
     def Rollout(self, request, context):
         """Plays one group per seed, concurrently; streams each group as it ends, in any order.
-        FAILED_PRECONDITION if the replica serves another policy version than the one expected.
+        FAILED_PRECONDITION if the replica serves another policy version than the one expected (an older one, with may_advance).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
