@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 import tandem_checkpoint_manager.main
 import tandem_controller.main
@@ -27,9 +26,9 @@ import tandem_rollout.main
 from tandem.cluster import Deployment
 from tandem.config import Config, load_recipe
 from tandem.types import TandemError
-from tandem_controller.loop import Position, Services, Stopwatch, distribute, make_version, start
-from tandem_controller.progress import Progress
-from tandem_controller.rollouts import training_task
+from tandem_controller.loop import Services, Stopwatch, distribute, make_version, start
+from tandem_controller.pipeline import Pipeline, Position, training_task
+from tandem_controller.run_dir import RunDir
 
 ROOT = Path(__file__).resolve().parent.parent
 AGREE = 1e-3  # nats; engine and learner run different float32 kernels
@@ -85,15 +84,16 @@ def require(holds: bool, claim: str) -> None:
     print(f"ok: {claim}", flush=True)
 
 
-async def check(config: Config) -> None:
+async def check(config: Config, run: RunDir) -> None:
     """All checks. Raises TandemError at the first that fails."""
     began = time.perf_counter()
     async with serving(config) as services:
         require(True, f"services up in {time.perf_counter() - began:.0f} s")
         position = await start(services, config, 0)
-        with Progress(Console(quiet=True), STEPS, 0, config.rollout.groups_per_step) as progress:
-            for _ in range(STEPS):  # the first adapter is zero: the second step is the one through a real adapter
-                position, row = await make_version(services, config, position, progress, Stopwatch())
+        async with Pipeline(services.fleet, config, run, position) as pipeline:
+            for version in range(STEPS):  # the first adapter is zero: the second step goes through a real one
+                row = await make_version(services, pipeline, version, Stopwatch())
+                position = pipeline.position(row["version"])
                 await distribute(services, position.version, Stopwatch())
                 require(row["rollout/failed_episodes"] == 0, f"{row['rollout/turns']} turns, no episode failed")
                 gap = row["rollout_learner_logprob_gap_max"]
@@ -127,7 +127,7 @@ def main() -> int:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as store:
         try:
-            asyncio.run(check(config_of(store, gpus=0 if on_cpu else 1)))
+            asyncio.run(check(config_of(store, gpus=0 if on_cpu else 1), RunDir(Path(store))))
         except TandemError as problem:
             print(f"gpu-check: {problem}", file=sys.stderr)
             return 1

@@ -87,8 +87,8 @@ class RolloutConfig(Section):
     )
     max_staleness: NonNegative = Field(
         default=0,
-        description="Policy versions by which a turn may lag when it is learned from. 0 is synchronous: engines wait for "
-        "the learner. Above, so many steps are played ahead, engines stay awake and adapters change under way.",
+        description="Policy versions by which a turn may lag when it is learned from. 0 is synchronous: engines wait "
+        "for the learner. Above, so many steps are played ahead, engines stay awake and adapters change under way.",
     )
     temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)] = Field(
         default=1.0, description="Of training rollouts."

@@ -12,7 +12,7 @@ from tandem.types.episode import ContextPolicy, Sampling
 class RolloutTask:
     """Groups to play: one per seed, `group_size` trajectories each, under one policy version.
 
-    With `may_advance`, versions newer than `policy_version` are welcome too, from turn to turn: each turn names its own.
+    With `may_advance` versions newer than `policy_version` are welcome too, turn by turn: each turn names its own.
     """
 
     env: str

@@ -108,12 +108,26 @@ async def train(
     services: Services, config: Config, run: RunDir, position: Position, progress: Progress, stop: asyncio.Event
 ) -> Position:
     """Make policy versions until `run.steps` or `stop`; the training state of the last one is saved in any case."""
+    async with Pipeline(services.fleet, config, run, position, progress.group) as pipeline:
+        return await _train(services, config, run, pipeline, position, progress, stop)
+
+
+async def _train(
+    services: Services,
+    config: Config,
+    run: RunDir,
+    pipeline: Pipeline,
+    position: Position,
+    progress: Progress,
+    stop: asyncio.Event,
+) -> Position:
     saved, every = position, config.eval.every if config.eval.fixed else 0
     fixed = next(iter(plan(config, [FIXED]).suites), None) if every else None
     try:
         while position.version < config.run.steps and not stop.is_set():
             watch = Stopwatch()
-            position, row = await make_version(services, config, position, progress, watch)
+            row = await make_version(services, pipeline, position.version, watch)
+            position = pipeline.position(row["version"])
             try:
                 await distribute(services, position.version, watch)
                 if fixed and position.version % every == 0:
@@ -124,7 +138,9 @@ async def train(
                 run.log(row)
             progress.step(row)
             if position.version % config.checkpoint.state_every == 0:
+                await pipeline.begin_save(position.version)
                 await save(services, position)
+                await pipeline.saved()
                 saved = position
     except TandemError:
         await save_what_can_be(services, position, saved)
@@ -134,17 +150,15 @@ async def train(
     return position
 
 
-async def make_version(
-    services: Services, config: Config, position: Position, progress: Progress, watch: Stopwatch
-) -> tuple[Position, dict]:
-    """Play groups and learn from them: the next policy version, which only the learner has yet."""
+async def make_version(services: Services, pipeline: Pipeline, version: int, watch: Stopwatch) -> dict:
+    """Play groups and learn from them: the next policy version, which only the learner has yet; its figures."""
     with watch.phase("generate"):
-        played = await play_step(services.fleet, config, position.version, position.next_seed, progress.group)
+        played = await play_step(pipeline, version)
     with watch.phase("train"):
-        await services.fleet.sleep()
-        result = await services.learner.train_step(position.version, played.learned)
-    row = {"version": result.policy_version, "time": time.time(), **result.metrics, **played.figures()}
-    return Position(result.policy_version, played.next_seed), row
+        if not pipeline.ahead:
+            await services.fleet.sleep()
+        result = await services.learner.train_step(version, played.learned)
+    return {"version": result.policy_version, "time": time.time(), **result.metrics, **played.figures()}
 
 
 async def distribute(services: Services, version: int, watch: Stopwatch) -> None:
@@ -157,7 +171,8 @@ async def distribute(services: Services, version: int, watch: Stopwatch) -> None
 
 async def save(services: Services, position: Position) -> None:
     """Publish the learner's training state and the position beside it: what --resume continues from."""
-    await publish(services, PublishKind.STATE, position.version, json.dumps({"next_seed": position.next_seed}))
+    where = {"next_seed": position.next_seed, "ahead": position.ahead}
+    await publish(services, PublishKind.STATE, position.version, json.dumps(where))
 
 
 async def save_what_can_be(services: Services, position: Position, saved: Position) -> None:

@@ -87,6 +87,11 @@ class Pipeline:
         await asyncio.gather(*playing, *self._writes, return_exceptions=True)
         self._thread.shutdown()
 
+    @property
+    def ahead(self) -> bool:
+        """True where engines play while the learner trains."""
+        return self.config.rollout.max_staleness > 0
+
     async def take(self, version: int) -> list[TrajectoryGroup]:
         """The groups of batch `version`, by seed; the fleet serves that version, and may now play up to S further."""
         reach = min(self.config.rollout.max_staleness + 1, self.config.run.steps - version)

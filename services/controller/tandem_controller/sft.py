@@ -18,8 +18,9 @@ from tandem.config import Config
 from tandem.types import AdapterRef, PublishKind, TandemError, TrajectoryGroup
 from tandem_controller import preflight
 from tandem_controller.demonstrations import Demonstrations, open_demonstrations
-from tandem_controller.loop import Position, Services, Stopwatch, publish, restore, save, save_what_can_be
+from tandem_controller.loop import Services, Stopwatch, publish, restore, save, save_what_can_be
 from tandem_controller.main import connected, stop_on_signal, timed
+from tandem_controller.pipeline import Position
 from tandem_controller.progress import Progress
 from tandem_controller.run_dir import (
     RunDir,

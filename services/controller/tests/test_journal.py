@@ -78,5 +78,7 @@ def test_until_a_save_is_done_the_files_before_it_stay(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "journal").write_text("a file stands here")
-    with pytest.raises(UserError, match=r"journal: cannot be written \(.*\); free space there or choose another run.dir"):
+    with pytest.raises(
+        UserError, match=r"journal: cannot be written \(.*\); free space there or choose another run.dir"
+    ):
         Journal(tmp_path / "journal", "aa").begin(0, [])

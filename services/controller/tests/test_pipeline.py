@@ -21,6 +21,7 @@ from tandem_controller.run_dir import RunDir
 
 GROUPS = 3
 STEPS = 8
+START = Position(0, 0)
 
 
 def config(staleness: int, **rollout: object) -> Config:
@@ -37,6 +38,18 @@ class Serving(Replica):
         self.held: set[int] = set()
         self.let_go = asyncio.Event()
         self.arrived: list[TrajectoryGroup] = []
+        self._news = asyncio.Event()
+
+    def note(self, group: TrajectoryGroup) -> None:
+        """A group that has reached the pipeline."""
+        self.arrived.append(group)
+        self._news.set()
+
+    async def all_but(self, held: int, batches: int) -> None:
+        """Wait until so many batches have arrived, but for so many groups."""
+        while len(self.arrived) < batches * GROUPS - held:
+            self._news.clear()
+            await self._news.wait()
 
     async def Rollout(self, request, context):
         assert request.policy_version <= self.serves
@@ -59,18 +72,22 @@ def _under(trajectory: Trajectory, *versions: int) -> Trajectory:
 
 @asynccontextmanager
 async def pipeline_of(
-    replica: Serving, folder: Path, staleness: int, start: Position = Position(0, 0), **rollout: object
+    replica: Serving, folder: Path, staleness: int, start: Position = START, **rollout: object
 ) -> AsyncIterator[Pipeline]:
     async with (
         fleet_of(replica) as fleet,
-        Pipeline(fleet, config(staleness, **rollout), RunDir(folder), start, replica.arrived.append) as line,
+        Pipeline(fleet, config(staleness, **rollout), RunDir(folder), start, replica.note) as line,
     ):
         yield line
 
 
-def batches(count: int, start: int = 0) -> list[list[int]]:
-    seeds = tasks.seeds("maze2d:tiny", "train", GROUPS * count, start)
-    return [seeds[at : at + GROUPS] for at in range(0, len(seeds), GROUPS)]
+def batches(count: int) -> list[list[int]]:
+    drawn = tasks.seeds("maze2d:tiny", "train", GROUPS * count)
+    return [drawn[at : at + GROUPS] for at in range(0, len(drawn), GROUPS)]
+
+
+def seeds(start: int, stop: int) -> list[int]:
+    return [seed for batch in batches(stop)[start:] for seed in batch]
 
 
 async def learn(line: Pipeline, replica: Serving, versions: range) -> list[list[TrajectoryGroup]]:
@@ -87,7 +104,7 @@ async def test_every_batch_in_order_and_once_and_never_too_old(tmp_path: Path, s
     async with pipeline_of(replica, tmp_path, staleness) as line:
         taken = await learn(line, replica, range(STEPS))
     assert [[group.seed for group in batch] for batch in taken] == batches(STEPS)
-    assert sorted(replica.asked) == sum(batches(STEPS), [])  # none twice, none beyond the last step
+    assert sorted(replica.asked) == seeds(0, STEPS)  # none twice, none beyond the last step
     lag = [version - group.oldest_version for version, batch in enumerate(taken) for group in batch]
     assert max(lag) == min(staleness, STEPS - 1)
 
@@ -99,8 +116,7 @@ async def test_a_straggler_is_waited_for_while_others_are_played(tmp_path: Path)
         await learn(line, replica, range(1))
         replica.serves = 1
         waiting = asyncio.ensure_future(line.take(1))
-        while len(replica.asked) < 4 * GROUPS:  # batches 0 to 3
-            await asyncio.sleep(0)
+        await replica.all_but(1, 4)
         assert not waiting.done()
         replica.let_go.set()
         assert [group.seed for group in await waiting] == wanted[1]
@@ -115,15 +131,14 @@ async def test_what_was_played_before_a_crash_is_not_played_again(tmp_path: Path
         position = line.position(2)
         first.serves = 2
         taken += [await line.take(2)]  # learned from, but not saved
-        while len(first.arrived) < 5 * GROUPS:
-            await asyncio.sleep(0)
+        await first.all_but(0, 5)
     assert position.ahead == tuple(map(tuple, batches(4)[2:]))
     again = Serving()
     async with pipeline_of(again, tmp_path, 2, position) as line:
         rest = await learn(line, again, range(2, STEPS))
     assert [[group.seed for group in batch] for batch in [*taken[:2], *rest]] == batches(STEPS)
     assert rest[0] == taken[2]
-    assert not set(again.asked) & set(sum(batches(5), []))  # batches 2 to 4 were there
+    assert not set(again.asked) & set(seeds(0, 5))  # batches 2 to 4 were there
     lag = [version - group.oldest_version for version, batch in enumerate(rest, 2) for group in batch]
     assert max(lag) <= 2
 
@@ -141,7 +156,7 @@ async def test_what_later_versions_played_is_played_anew(tmp_path: Path) -> None
     async with pipeline_of(again, tmp_path, 0, position) as line:
         taken = await learn(line, again, range(2, 5))
     assert taken[0] == kept
-    assert again.asked == sum(batches(5)[3:], [])
+    assert again.asked == seeds(3, 5)
 
 
 async def test_a_smaller_bound_on_resume_holds_for_what_was_played_too(tmp_path: Path) -> None:
@@ -151,8 +166,7 @@ async def test_a_smaller_bound_on_resume_holds_for_what_was_played_too(tmp_path:
         position = line.position(0 + 1)
         await line.begin_save(1)
         await line.saved()
-        while len(first.arrived) < 4 * GROUPS:
-            await asyncio.sleep(0)
+        await first.all_but(0, 4)
     again = Serving()
     async with pipeline_of(again, tmp_path, 1, position) as line:
         taken = await learn(line, again, range(1, 4))

@@ -1,6 +1,10 @@
 """Dynamic sampling: which seeds are played and which the learner gets, whatever order groups come back in."""
 
 import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from replicas import Replica, episode, fleet_of, lost, turn
@@ -22,27 +26,34 @@ def mixed_where(has_signal):
     return play
 
 
-async def played(max_refills: int, has_signal, groups: int = 4) -> tuple[Played, list[Replica]]:
+@asynccontextmanager
+async def pipeline_of(*replicas: Replica, groups: int = 4, max_refills: int = 0) -> AsyncIterator[Pipeline]:
     rollout = {"groups_per_step": groups, "group_size": 2, "max_refills": max_refills}
     config = Config.model_validate({"model": {"path": "x"}, "rollout": rollout})
+    with TemporaryDirectory() as folder:
+        async with fleet_of(*replicas) as fleet, Pipeline(fleet, config, RunDir(Path(folder)), Position(0, 0)) as line:
+            yield line
+
+
+async def played(max_refills: int, has_signal) -> tuple[Played, Position, list[Replica]]:
     replicas = [Replica(play=mixed_where(has_signal)), Replica(play=mixed_where(has_signal))]
-    async with fleet_of(*replicas) as fleet:
-        return await play_step(fleet, config, 0, 0), replicas
+    async with pipeline_of(*replicas, max_refills=max_refills) as line:
+        return await play_step(line, 0), line.position(1), replicas
 
 
 async def test_without_refills_the_learner_gets_all_that_was_played() -> None:
-    step, _ = await played(0, lambda seed: False)
+    step, position, _ = await played(0, lambda seed: False)
     assert [group.seed for group in step.learned] == tasks.seeds("maze2d:tiny", "train", 4)
-    assert (step.refills, step.next_seed) == (0, step.learned[-1].seed + 1)
+    assert (step.refills, position.next_seed) == (0, step.learned[-1].seed + 1)
 
 
 async def test_groups_without_a_signal_are_replaced_until_there_are_enough() -> None:
     seeds = tasks.seeds("maze2d:tiny", "train", 9)
     useful = {seeds[0], seeds[2], seeds[5], seeds[6]}  # rounds of 4, 2 (one of them useful), 1
-    step, replicas = await played(5, useful.__contains__)
+    step, position, replicas = await played(5, useful.__contains__)
     assert sorted(replicas[0].asked + replicas[1].asked) == seeds[:7]
     assert [group.seed for group in step.learned] == sorted(useful)
-    assert (step.refills, step.next_seed) == (2, seeds[6] + 1)
+    assert (step.refills, position.next_seed) == (2, seeds[6] + 1)
     figures = step.figures()
     assert figures["rollout/groups_played"] == 7
     assert figures["rollout/groups_with_signal"] == figures["rollout/groups_learned"] == 4
@@ -52,31 +63,28 @@ async def test_groups_without_a_signal_are_replaced_until_there_are_enough() -> 
 
 async def test_the_bound_ends_the_search() -> None:
     seeds = tasks.seeds("maze2d:tiny", "train", 12)
-    step, _ = await played(2, {seeds[1]}.__contains__)
+    step, position, _ = await played(2, {seeds[1]}.__contains__)
     # rounds of 4, 3 and 3: the one with a signal is in the first
-    assert (step.refills, step.next_seed) == (2, seeds[9] + 1)
+    assert (step.refills, position.next_seed) == (2, seeds[9] + 1)
     assert [group.seed for group in step.learned] == [seeds[1]]
 
 
 async def test_where_nothing_has_a_signal_the_learner_still_gets_a_step() -> None:
-    step, _ = await played(1, lambda seed: False)
+    step, _, _ = await played(1, lambda seed: False)
     assert [group.seed for group in step.learned] == tasks.seeds("maze2d:tiny", "train", 4)
     assert len(step.groups) == 8
 
 
-async def test_a_resume_plays_on_where_the_step_ended() -> None:
-    first, _ = await played(3, lambda seed: seed % 2 == 0)
-    config = Config.model_validate({"model": {"path": "x"}, "rollout": {"groups_per_step": 4, "group_size": 2}})
-    async with fleet_of(Replica(play=mixed_where(lambda seed: True))) as fleet:
-        second = await play_step(fleet, config, 1, first.next_seed)
+async def test_the_next_step_plays_on_where_the_one_before_ended() -> None:
+    replica = Replica(play=mixed_where(lambda seed: seed % 2 == 0))
+    async with pipeline_of(replica, max_refills=3) as line:
+        first, second = await play_step(line, 0), await play_step(line, 1)
     assert min(group.seed for group in second.groups) > max(group.seed for group in first.groups)
 
 
 async def step_of(play) -> Played:
-    rollout = {"groups_per_step": 4, "group_size": 2}
-    config = Config.model_validate({"model": {"path": "x"}, "rollout": rollout})
-    async with fleet_of(Replica(play=play)) as fleet:
-        return await play_step(fleet, config, 0, 0)
+    async with pipeline_of(Replica(play=play)) as line:
+        return await play_step(line, 0)
 
 
 @pytest.mark.parametrize("stop", [StopReason.ENGINE_ERROR, StopReason.ENV_ERROR, StopReason.CONTEXT_LIMIT])
