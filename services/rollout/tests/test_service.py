@@ -88,6 +88,17 @@ async def test_adapter_versions(base: BaseModel, publish: Publish) -> None:
         assert copies is None
 
 
+async def test_a_task_that_may_advance_is_played_by_a_newer_version_but_not_by_an_older(
+    base: BaseModel, publish: Publish
+) -> None:
+    async with running(base) as service:
+        await service.client.load_adapter(publish(1))
+        groups = [group async for group in service.client.rollout(replace(TASK, may_advance=True))]
+        assert {turn.policy_version for g in groups for t in g.trajectories for turn in t.turns} == {1}
+        with pytest.raises(StaleRequest, match="version 2 was asked for, it serves 1"):
+            await anext(service.client.rollout(replace(TASK, policy_version=2, may_advance=True)))
+
+
 async def test_a_failed_load_leaves_the_old_adapter(base: BaseModel, publish: Publish) -> None:
     one, two = publish(1), publish(2)
     async with running(base) as service:
