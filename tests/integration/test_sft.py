@@ -83,7 +83,6 @@ def test_an_adapter_is_a_start_and_so_is_a_whole_model_made_of_recorded_episodes
     assert losses[-1] < 0.7 * losses[0]
     start = adapter(tmp_path, "first", 12)
     run(tmp_path, "second", "run.steps=1", f"model.adapter={start}")
-    assert rows(tmp_path, "second")[0]["loss"] == pytest.approx(rows(tmp_path, "first")[0]["loss"], rel=0.9)
     assert rows(tmp_path, "second")[0]["loss"] < 0.7 * losses[0], "the same tasks, the base model's loss on them first"
     again = load_file(adapter(tmp_path, "second", 0) / "adapter_model.safetensors")
     assert all(

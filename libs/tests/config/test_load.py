@@ -47,6 +47,9 @@ def test_overrides_reach_any_depth_and_keep_their_neighbours(recipe: Path) -> No
         ("learner.lora.rank=64", "rollout.engine.max_lora_rank is 32; raise the latter"),
         ("run.steps", "write it as key.sub=value"),
         ("run.name=[", "not valid YAML"),
+        ("run.steps=true", "run.steps: true and false are no values of this key, got True"),
+        ("learner.lr=true", "learner.lr: true and false are no values of this key, got True"),
+        ('checkpoint.url="a\\0b"', "checkpoint.url: text must not hold a NUL character"),
         ("run=5", "run: Input should be a valid dictionary"),
     ],
 )
