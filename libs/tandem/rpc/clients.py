@@ -21,6 +21,7 @@ from tandem.types import (
     RolloutStatus,
     RolloutTask,
     ShardRef,
+    SnapshotTaken,
     TrainResult,
     TrajectoryGroup,
     UserError,
@@ -105,10 +106,18 @@ class LearnerClient:
         reply = await self.peer.unary(self.stub.TrainStep, parts, timeout_s)
         return TrainResult(reply.policy_version, dict(reply.metrics))
 
+    async def snapshot(self, expected_version: int, kind: PublishKind, timeout_s: float = LONG_S) -> SnapshotTaken:
+        """Have every rank copy its shard to host memory; `export` then sends that, whatever the learner does next."""
+        request = lpb.SnapshotRequest(
+            request_id=new_request_id(), expected_version=expected_version, kind=codec.encode_kind(kind)
+        )
+        reply = await self.peer.unary(self.stub.Snapshot, request, timeout_s)
+        return SnapshotTaken(expected_version, reply.bytes, reply.seconds)
+
     async def export(
         self, expected_version: int, kind: PublishKind, checkpoint_address: str, timeout_s: float = LONG_S
     ) -> tuple[ShardRef, ...]:
-        """Have every rank send its shard to the checkpoint manager."""
+        """Have every rank send its shard, as its snapshot holds it or else of now, to the checkpoint manager."""
         request = lpb.ExportRequest(
             request_id=new_request_id(),
             expected_version=expected_version,

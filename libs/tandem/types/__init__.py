@@ -11,7 +11,7 @@ from tandem.types.episode import (
     Turn,
 )
 from tandem.types.errors import DataCorrupt, NotFound, StaleRequest, TandemError, Unavailable, UserError, exit_code
-from tandem.types.service import AdapterLoaded, LearnerStatus, RolloutStatus, RolloutTask, TrainResult
+from tandem.types.service import AdapterLoaded, LearnerStatus, RolloutStatus, RolloutTask, SnapshotTaken, TrainResult
 
 __all__ = [
     "AdapterLoaded",
@@ -26,6 +26,7 @@ __all__ = [
     "RolloutTask",
     "Sampling",
     "ShardRef",
+    "SnapshotTaken",
     "StaleRequest",
     "StopReason",
     "TandemError",

@@ -60,6 +60,15 @@ class TrainResult:
 
 
 @dataclass(frozen=True, slots=True)
+class SnapshotTaken:
+    """A copy of one version in the ranks' host memory: its bytes, and the seconds that training stood still."""
+
+    policy_version: int
+    size: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class LearnerStatus:
     """What the learner is. `adapter_config_json` is PEFT's adapter_config.json for its adapter."""
 

@@ -5,11 +5,13 @@ collective's timeout, and learns at once when rank 0 is gone.
 
     order/N/I       pieces of order N         go/N/RANK       how many they are: written last, for each follower
     answer/N/RANK   a follower's answer
+    sent/T/RANK     what became of a follower's shard of the export with ticket T, which outlasts its order
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -26,6 +28,7 @@ class Channel:
 
     def __init__(self, connect: Callable[[], dist.Store], rank: int) -> None:
         self.rank = rank  # the follower's
+        self._connect = connect
         self._waits = dist.PrefixStore("orders", connect())  # a wait holds up its connection
         self._store = dist.PrefixStore("orders", connect())
 
@@ -52,6 +55,31 @@ class Channel:
     def release_answer(self, number: int) -> None:
         """Rank 0: end the wait for an answer."""
         self._set(f"answer/{number}/{self.rank}", RELEASED)
+
+    def await_reports(self, ticket: int, ranks: Sequence[int], timeout_s: float) -> list[bytes]:
+        """Rank 0: what became of the shards of some followers, in their order; an entry may be RELEASED.
+
+        Waits for all of them, for once it is over nobody sends any more. Raises Unavailable where one does not come
+        in time.
+        """
+        store = dist.PrefixStore("orders", self._connect())  # of its own: orders go on meanwhile
+        until = time.monotonic() + timeout_s
+        found = []
+        for rank in ranks:
+            key = f"sent/{ticket}/{rank}"
+            try:
+                store.wait([key], timedelta(seconds=max(0.001, until - time.monotonic())))
+            except dist.DistStoreError as problem:
+                raise Unavailable(
+                    f"learner rank {rank}: its shard was not sent within {timeout_s:g} s; it may be dead"
+                ) from problem
+            found.append(store.get(key))
+            store.delete_key(key)
+        return found
+
+    def release_report(self, ticket: int) -> None:
+        """Rank 0: end the wait for a report."""
+        self._set(f"sent/{ticket}/{self.rank}", RELEASED)
 
     def forget(self, number: int, pieces: int) -> None:
         """Rank 0: drop an order that all have answered, and the follower's answer."""
@@ -80,6 +108,13 @@ class Channel:
             self._set(f"answer/{number}/{self.rank}", answer)
         except dist.DistNetworkError as problem:
             raise Unavailable(f"learner rank 0 is gone: {problem}") from problem
+
+    def report(self, ticket: int, report: bytes) -> None:
+        """A follower: what became of its shard. Harmless once rank 0 is gone, which the wait for orders finds out."""
+        try:
+            self._set(f"sent/{ticket}/{self.rank}", report)
+        except dist.DistNetworkError:
+            return
 
     def _wait(self, key: str, timeout: timedelta) -> bytes:
         self._waits.wait([key], timeout)

@@ -19,11 +19,12 @@ from tandem.model.lora import adapter_config_json, attach_lora
 from tandem.model.sharding import shard_policy
 from tandem.model.vision import image_cache, token_grid
 from tandem.storage import ShardMeta
-from tandem.types import AdapterRef, DataCorrupt, LearnerStatus, PublishKind, TrajectoryGroup, UserError
+from tandem.types import AdapterRef, LearnerStatus, PublishKind, TrajectoryGroup, Unavailable, UserError
 from tandem_learner.comm import Comm
 from tandem_learner.forward import ForwardSettings
+from tandem_learner.host_copy import HostCopy, HostMemory
 from tandem_learner.optimizer import ShardedAdamW
-from tandem_learner.shards import read_adapter_shard, read_state_shard, write_shard
+from tandem_learner.shards import read_adapter_shard, read_state_shard, shard_tensors
 from tandem_learner.step import Trainer, learn
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
@@ -55,6 +56,8 @@ class LearnerCore:
         )
         self._hand_back_cache()  # the whole model was on the device before it was sharded
         self.optimizer = ShardedAdamW(self.policy.parameters, config.learner, comm)
+        self._updates = self.optimizer.updates  # at this version
+        self._host_memory = HostMemory(comm.device)
         torch.use_deterministic_algorithms(config.run.deterministic, warn_only=comm.device.type == "cuda")
         self.settings = ForwardSettings(
             processor=load_processor(config.model.path),
@@ -92,6 +95,7 @@ class LearnerCore:
             the step's figures by name, the same on every rank but for `seconds_*`.
         """
         figures = learn(self.trainer, groups, self._learning_rate())
+        self._updates = self.optimizer.updates
         self.version += 1
         self._hand_back_cache()  # the engine wakes next
         return figures
@@ -111,26 +115,24 @@ class LearnerCore:
             steps=self.config.run.steps,
         )
 
-    def shard(self, kind: PublishKind) -> bytes:
-        """This rank's part of what it trains or of the training state, as a safetensors file.
+    def snapshot(self, kind: PublishKind) -> HostCopy:
+        """Copy this rank's part of what it trains or of the training state to host memory, over the copy before.
 
         Raises:
             UserError: an adapter is asked of a learner that trains all weights, or the other way round.
-            DataCorrupt: an update has overflowed: the policy is lost.
+            Unavailable: a step failed after it had moved something: this is no version.
         """
         if kind not in (self.kind, PublishKind.STATE):
             raise UserError(f"learner.trainable is {self.config.learner.trainable}: it exports no {kind}")
-        tensors = {name: p.local for name, p in self.policy.parameters.items()}
+        if self.optimizer.updates != self._updates:
+            raise Unavailable(f"a step failed on its way to version {self.version + 1}; restore a saved version")
+        parts = {name: p.local for name, p in self.policy.parameters.items()}
         if kind is PublishKind.STATE:
-            tensors = self.optimizer.moments()
-        for name, tensor in tensors.items():
-            if not bool(torch.isfinite(tensor).all()):
-                raise DataCorrupt(
-                    f"version {self.version} is lost, {name} is not finite: nothing of it is published; "
-                    "resume from the last saved state with a lower learner.lr"
-                )
-        shared = self.optimizer.counters() if kind is PublishKind.STATE and self.comm.rank == 0 else {}
-        return write_shard(tensors, shared, self.policy.parameters, self._shard_meta(kind))
+            parts = self.optimizer.moments()
+        whole = self.optimizer.counters() if kind is PublishKind.STATE and self.comm.rank == 0 else {}
+        tensors, places = shard_tensors(parts, whole, self.policy.parameters)
+        meta = ShardMeta(kind, self.version, self.comm.rank, self.comm.world_size, self.base_model, places)
+        return self._host_memory.copy(tensors, meta)
 
     def restore(self, adapter: AdapterRef, state: AdapterRef | None) -> int:
         """Continue from published folders, at whatever world size they were written. Reads all before it
@@ -157,8 +159,6 @@ class LearnerCore:
         self.optimizer.reset()
         if state:
             self.optimizer.load(moments, counters)
+        self._updates = self.optimizer.updates
         self.version = adapter.version
         return self.version
-
-    def _shard_meta(self, kind: PublishKind) -> ShardMeta:
-        return ShardMeta(kind, self.version, self.comm.rank, self.comm.world_size, self.base_model, {})

@@ -1,8 +1,8 @@
 """Rank 0: the learner's one voice. Checks a request, has all ranks carry it out, and remembers its answer.
 
-A retry with the same request id gets the first one's answer, also while that is still at work. If a rank
-fails in the middle of a step, ranks may disagree: the learner then refuses to train until a Restore has put
-all of them in order.
+A retry with the same request id gets the first one's answer, also while that is still at work. Orders go out one
+after the other; the sending that an export has begun goes on beside them, one a kind. If a rank fails in the middle
+of a step, ranks may disagree: the learner then refuses to train until a Restore has put all of them in order.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from tandem.types import (
     LearnerStatus,
     PublishKind,
     ShardRef,
+    SnapshotTaken,
     StaleRequest,
     TandemError,
     TrainResult,
@@ -29,7 +30,19 @@ from tandem.types import (
 )
 from tandem_learner.channel import RELEASED, Channel
 from tandem_learner.figures import warnings
-from tandem_learner.orders import Answer, Export, Order, Restore, Stop, Train, decode_answer, encode_order
+from tandem_learner.orders import (
+    Answer,
+    Destinations,
+    Export,
+    Order,
+    Restore,
+    Snapshot,
+    Stop,
+    Train,
+    decode_answer,
+    encode_order,
+    shard_of,
+)
 from tandem_learner.rank import Rank
 from tandem_learner.validate import Limits, check_groups
 
@@ -45,9 +58,12 @@ class Leader:
     def __init__(self, rank: Rank, channels: Sequence[Channel], timeout_s: float) -> None:
         self.rank, self.channels, self.timeout_s = rank, channels, timeout_s
         self._threads = ThreadPoolExecutor(max(len(channels), 1), "answers")
+        self._report_threads = ThreadPoolExecutor(len(PublishKind), "reports")
         self._requests: dict[str, asyncio.Task[Any]] = {}
         self._one_at_a_time = asyncio.Lock()
-        self._number = 0
+        self._one_of_a_kind = {kind: asyncio.Lock() for kind in PublishKind}
+        self._snapshots: dict[PublishKind, SnapshotTaken] = {}
+        self._number, self._ticket = 0, 0
         self._broken = ""
         self._status = rank.core.status()
 
@@ -89,29 +105,50 @@ class Leader:
                 log.warning("version %d: %s", expected_version, warning)
             return TrainResult(self._advance(expected_version + 1), metrics)
 
-        return await self._once(request_id, work)
+        return await self._once(request_id, work, self._one_at_a_time)
+
+    async def snapshot(self, request_id: str, expected_version: int, kind: PublishKind) -> SnapshotTaken:
+        """Have every rank copy its shard to host memory, to be exported from there whatever the learner does next.
+
+        Waits for an export of the kind that is under way: its copy would be written over. The same again is harmless.
+
+        Raises:
+            StaleRequest: the learner is at another version.
+            UserError: the learner trains nothing of this kind.
+            Unavailable: a rank failed, or there is no such version since a step failed half way.
+        """
+        work = partial(self._hold, expected_version, kind)
+        return await self._once(request_id, work, self._one_of_a_kind[kind])
 
     async def export(
-        self, request_id: str, expected_version: int, kind: PublishKind, checkpoint_address: str
+        self, request_id: str, expected_version: int, kind: PublishKind, to: Destinations
     ) -> tuple[ShardRef, ...]:
-        """Have every rank send its shard. Raises as `train_step`, and what the checkpoint manager raises."""
+        """Have every rank send its shard from the snapshot of that version, which is taken first where there is none.
+
+        Raises:
+            As `snapshot`, and what a destination raises; then nobody sends any more.
+        """
 
         async def work() -> tuple[ShardRef, ...]:
-            self.check_version(expected_version)
-            answers = await self._all(Export(kind, checkpoint_address))
-            return tuple(ShardRef(**{**answer, "kind": PublishKind(answer["kind"])}) for answer in answers)
+            await self._hold(expected_version, kind)
+            self._ticket += 1
+            order = Export(kind, expected_version, to, self._ticket)
+            async with self._one_at_a_time:
+                await self._all(order)
+            return await self._sent(order)
 
-        return await self._once(request_id, work)
+        return await self._once(request_id, work, self._one_of_a_kind[kind])
 
     async def restore(self, request_id: str, adapter: AdapterRef, state: AdapterRef | None) -> int:
         """Have every rank continue from published folders, at the adapter's version. Raises as the core."""
 
         async def work() -> int:
+            self._snapshots.clear()
             await self._all(Restore(adapter, state))
             self._broken = ""
             return self._advance(adapter.version)
 
-        return await self._once(request_id, work)
+        return await self._once(request_id, work, self._one_at_a_time)
 
     async def stop(self) -> None:
         """Send the other ranks home and see them off: the store they wait on ends with this process."""
@@ -119,7 +156,12 @@ class Leader:
             number, _ = await self._post(Stop())
             waits = [self._answer(number, channel, STOP_S) for channel in self.channels]
             await asyncio.gather(*waits, return_exceptions=True)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        await self.rank.stop_sending(*PublishKind)
+        for request in self._requests.values():  # its threads must end: a rank that is gone will not answer
+            request.cancel()
+        await asyncio.gather(*self._requests.values(), return_exceptions=True)
+        for threads in (self._threads, self._report_threads):
+            threads.shutdown(wait=False, cancel_futures=True)
 
     def _limits(self, version: int) -> Limits:
         core = self.rank.core
@@ -138,11 +180,50 @@ class Leader:
         self._status = replace(self._status, policy_version=version)
         return version
 
-    async def _once(self, request_id: str, work: Callable[[], Awaitable[T]]) -> T:
+    async def _hold(self, version: int, kind: PublishKind) -> SnapshotTaken:
+        """Have all ranks hold a copy of this version; under the kind's lock."""
+        held = self._snapshots.get(kind)
+        if held and held.policy_version == version:
+            return held
+        async with self._one_at_a_time:
+            self.check_version(version)
+            self._snapshots.pop(kind, None)
+            answers = await self._all(Snapshot(kind))
+            size, seconds = sum(a["bytes"] for a in answers), max(a["seconds"] for a in answers)
+            taken = self._snapshots[kind] = SnapshotTaken(version, size, seconds)
+        return taken
+
+    async def _sent(self, order: Export) -> tuple[ShardRef, ...]:
+        """What all ranks have sent, in order of rank, or the first one's failure; once all of them are done."""
+        limit = deadline(self.timeout_s + STOP_S, f"learner: sending {order.kind} v{order.version} from all ranks")
+        try:
+            async with limit:
+                mine, others = await asyncio.gather(
+                    self.rank.sent(order.kind), self._reports(order.ticket), return_exceptions=True
+                )
+        except BaseException:
+            for channel in self.channels:
+                channel.release_report(order.ticket)
+            raise
+        if isinstance(mine, BaseException):
+            raise mine
+        if isinstance(others, BaseException):
+            raise others
+        return tuple(shard_of(answer) for answer in (mine, *others))
+
+    async def _reports(self, ticket: int) -> list[Answer]:
+        if not self.channels:
+            return []
+        ranks = [channel.rank for channel in self.channels]
+        wait = partial(self.channels[0].await_reports, ticket, ranks, self.timeout_s)
+        reports = await asyncio.get_running_loop().run_in_executor(self._report_threads, wait)
+        return [decode_answer(report, rank) for rank, report in zip(ranks, reports, strict=True)]
+
+    async def _once(self, request_id: str, work: Callable[[], Awaitable[T]], lock: asyncio.Lock) -> T:
         """Run `work` once per request id, to its end even without its caller; failures are forgotten."""
 
         async def alone() -> T:
-            async with self._one_at_a_time:
+            async with lock:
                 return await work()
 
         def ended(task: asyncio.Task[Any]) -> None:

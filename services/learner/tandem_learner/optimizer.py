@@ -78,11 +78,15 @@ class ShardedAdamW:
             for moment in MOMENTS
         }
 
+    @property
+    def updates(self) -> float:
+        """How many updates were made, or begun."""
+        return max((float(self.optimizer.state[slot]["step"]) for slot in self.slots.values()), default=0.0)
+
     def counters(self) -> dict[str, Tensor]:
         """What all ranks share: `step/updates` and `step/skipped`, float32 [1]."""
-        steps = [float(self.optimizer.state[slot]["step"]) for slot in self.slots.values()]
         return {
-            "step/updates": torch.tensor([max(steps, default=0.0)]),
+            "step/updates": torch.tensor([self.updates]),
             "step/skipped": torch.tensor([float(self.skipped)]),
         }
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from tandem import types
 from tandem.rpc.codec import group_from_bytes, group_to_bytes
-from tandem.types import AdapterRef, PublishKind, TandemError, TrajectoryGroup
+from tandem.types import AdapterRef, PublishKind, ShardRef, TandemError, TrajectoryGroup
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,11 +20,27 @@ class Train:
 
 
 @dataclass(frozen=True, slots=True)
-class Export:
-    """Send your shard to the checkpoint manager at this address."""
+class Snapshot:
+    """Copy your shard of the version you are at to host memory."""
 
     kind: PublishKind
+
+
+@dataclass(frozen=True, slots=True)
+class Destinations:
+    """Where a shard goes: the checkpoint manager's host:port."""
+
     checkpoint_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """Begin to send the shard you copied; what becomes of it is reported under `ticket`."""
+
+    kind: PublishKind
+    version: int
+    to: Destinations
+    ticket: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +56,7 @@ class Stop:
     """The run is over."""
 
 
-Order: TypeAlias = Train | Export | Restore | Stop
+Order: TypeAlias = Train | Snapshot | Export | Restore | Stop
 Answer: TypeAlias = Mapping[str, Any]  # JSON
 
 
@@ -67,12 +83,19 @@ def decode_order(data: bytes) -> Order:
             groups.append(group_from_bytes(body[start : start + size]))
             start += size
         return Train(tuple(groups))
+    if name == Snapshot.__name__:
+        return Snapshot(PublishKind(head["kind"]))
     if name == Export.__name__:
-        return Export(PublishKind(head["kind"]), head["checkpoint_address"])
+        return Export(PublishKind(head["kind"]), head["version"], Destinations(**head["to"]), head["ticket"])
     if name == Restore.__name__:
         state = AdapterRef(**head["state"]) if head["state"] else None
         return Restore(AdapterRef(**head["adapter"]), state)
     return Stop()
+
+
+def shard_of(answer: Answer) -> ShardRef:
+    """A shard's reference from an answer."""
+    return ShardRef(**{**answer, "kind": PublishKind(answer["kind"])})
 
 
 def encode_answer(answer: Answer) -> bytes:

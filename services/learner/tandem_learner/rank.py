@@ -3,65 +3,100 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
-from tandem.rpc.clients import CheckpointClient
-from tandem.storage import CHUNK_BYTES
-from tandem.types import PublishKind, ShardRef, Unavailable
+from tandem.types import PublishKind, ShardRef, StaleRequest, Unavailable
 from tandem_learner.core import LearnerCore
-from tandem_learner.orders import Answer, Export, Order, Restore, Train
+from tandem_learner.host_copy import HostCopy
+from tandem_learner.orders import Answer, Export, Order, Restore, Snapshot, Stop, Train
+from tandem_learner.sending import send
 
 T = TypeVar("T")
 
 
 class Rank:
-    """One rank. Its core is only ever touched by the one thread, so that orders cannot overlap."""
+    """One rank. Its core is only ever touched by the one thread, so that orders cannot overlap.
+
+    What an order to export begins goes on beside the orders that follow, from a copy that it has for itself.
+    """
 
     def __init__(self, core: LearnerCore, thread: ThreadPoolExecutor) -> None:
         self.core = core
         self._thread = thread
+        self._copies: dict[PublishKind, HostCopy] = {}
+        self._sending: dict[PublishKind, asyncio.Task[ShardRef]] = {}
 
     async def obey(self, order: Order) -> Answer:
-        """Carry out an order; the answer is JSON: metrics, a shard's reference, or the version.
+        """Carry out an order; the answer is JSON: metrics, figures of a snapshot, or the version.
 
         Raises:
             Unavailable: torch gave up, on a lost peer or for lack of memory. And what the order's parts raise.
         """
+        with self._named(order):
+            if isinstance(order, Train):
+                return await self._run(partial(self.core.train_step, order.groups))
+            if isinstance(order, Snapshot):
+                return await self._snapshot(order.kind)
+            if isinstance(order, Export):
+                self._begin(order)
+            if isinstance(order, Restore):
+                self._copies.clear()  # of a version by this number, but not the one that it will be
+                return {"version": await self._run(partial(self.core.restore, order.adapter, order.state))}
+            if isinstance(order, Stop):
+                await self.stop_sending(*PublishKind)
+            return {}
+
+    async def sent(self, kind: PublishKind) -> Answer:
+        """The shard's reference that the latest order to export has sent, once that is done.
+
+        Raises:
+            Unavailable: it was stopped. And what `send` raises.
+        """
+        task = self._sending[kind]
+        await asyncio.wait({task})
+        if task.cancelled():
+            raise Unavailable(f"learner rank {self.core.comm.rank}: sending its shard was stopped")
+        return asdict(task.result())
+
+    async def stop_sending(self, *kinds: PublishKind) -> None:
+        """Give up what is still being sent of these kinds."""
+        tasks = [self._sending[kind] for kind in kinds if kind in self._sending]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _snapshot(self, kind: PublishKind) -> Answer:
+        await self.stop_sending(kind)  # only ever at work here where rank 0 has given that export up
+        self._copies.pop(kind, None)  # its memory is written over now
+        began = time.perf_counter()
+        copy = self._copies[kind] = await self._run(partial(self.core.snapshot, kind))
+        return {"bytes": copy.data.nbytes, "seconds": time.perf_counter() - began}
+
+    def _begin(self, order: Export) -> None:
+        copy = self._copies.get(order.kind)
+        if copy is None or copy.meta.version != order.version:
+            raise StaleRequest(f"learner rank {self.core.comm.rank} holds no {order.kind} v{order.version} to send")
+        task = self._sending[order.kind] = asyncio.create_task(self._send(copy, order))
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ask: then it is no news
+
+    async def _send(self, copy: HostCopy, order: Export) -> ShardRef:
+        with self._named(order):
+            return await send(copy, order.to)
+
+    @contextmanager
+    def _named(self, order: Order) -> Iterator[None]:
         try:
-            return await self._obey(order)
+            yield
         except RuntimeError as problem:
             said, _, _ = str(problem).strip().partition("\n")
             what = f"{type(order).__name__} failed: {said}"
             raise Unavailable(f"learner rank {self.core.comm.rank}: {what}") from problem
 
-    async def _obey(self, order: Order) -> Answer:
-        if isinstance(order, Train):
-            return await self._run(partial(self.core.train_step, order.groups))
-        if isinstance(order, Export):
-            return asdict(await self._export(order.kind, order.checkpoint_address))
-        if isinstance(order, Restore):
-            return {"version": await self._run(partial(self.core.restore, order.adapter, order.state))}
-        return {}
-
-    async def _export(self, kind: PublishKind, checkpoint_address: str) -> ShardRef:
-        data = await self._run(partial(self.core.shard, kind))
-        comm = self.core.comm
-        digest = hashlib.sha256(data).hexdigest()
-        ref = ShardRef(kind, self.core.version, comm.rank, comm.world_size, digest, len(data))
-        client = CheckpointClient(checkpoint_address)
-        try:
-            return await client.put_shard(ref, _chunks(data))
-        finally:
-            await client.close()
-
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
-
-
-def _chunks(data: bytes) -> Iterator[bytes]:
-    return (data[at : at + CHUNK_BYTES] for at in range(0, len(data), CHUNK_BYTES))

@@ -11,6 +11,7 @@ from tandem.rpc.gen.learner.v1 import learner_pb2 as pb
 from tandem.rpc.gen.learner.v1 import learner_pb2_grpc
 from tandem.types import TrainResult, TrajectoryGroup, UserError
 from tandem_learner.leader import Leader
+from tandem_learner.orders import Destinations
 
 SERVICE = pb.DESCRIPTOR.services_by_name["LearnerService"].full_name
 
@@ -42,12 +43,17 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         result: TrainResult = await self.leader.train_step(header.request_id, header.expected_version, groups)
         return pb.TrainStepResponse(policy_version=result.policy_version, metrics=result.metrics)
 
+    async def Snapshot(self, request: pb.SnapshotRequest, context: grpc.aio.ServicerContext) -> pb.SnapshotResponse:
+        """Every rank's copy."""
+        kind = codec.decode_kind(request.kind)
+        taken = await self.leader.snapshot(_id(request.request_id), request.expected_version, kind)
+        return pb.SnapshotResponse(bytes=taken.size, seconds=taken.seconds)
+
     async def Export(self, request: pb.ExportRequest, context: grpc.aio.ServicerContext) -> pb.ExportResponse:
         """Every rank's shard."""
         kind = codec.decode_kind(request.kind)
-        shards = await self.leader.export(
-            _id(request.request_id), request.expected_version, kind, request.checkpoint_address
-        )
+        to = Destinations(request.checkpoint_address)
+        shards = await self.leader.export(_id(request.request_id), request.expected_version, kind, to)
         return pb.ExportResponse(shards=[codec.encode_shard(shard) for shard in shards])
 
     async def Restore(self, request: pb.RestoreRequest, context: grpc.aio.ServicerContext) -> pb.RestoreResponse:

@@ -1,42 +1,34 @@
-"""A rank's part of the weights or the training state: to safetensors bytes, and back from a published folder."""
+"""A rank's part of the weights or the training state: what its shard holds, and back from a published folder."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-import safetensors.torch
 import torch
 from torch import Tensor
 
 from tandem.model.sharding import ShardedParameter
-from tandem.storage import Placement, ShardMeta, open_tensors
+from tandem.storage import Placement, open_tensors
 from tandem.types import AdapterRef, UserError
 from tandem_learner.optimizer import MOMENTS
 
 COUNTERS = ("step/updates", "step/skipped")
 
 
-def write_shard(
-    parts: Mapping[str, Tensor],
-    shared: Mapping[str, Tensor],
-    parameters: Mapping[str, ShardedParameter],
-    meta: ShardMeta,
-) -> bytes:
-    """A safetensors file of float32 tensors, each placed in its global tensor by the metadata.
+def shard_tensors(
+    parts: Mapping[str, Tensor], whole: Mapping[str, Tensor], parameters: Mapping[str, ShardedParameter]
+) -> tuple[dict[str, Tensor], dict[str, Placement]]:
+    """What a rank's shard holds, by name, and where each tensor lies in its global one.
 
     Args:
-        parts: local parts by parameter name, or by `PREFIX/name`; empty ones are left out.
-        shared: what is the same on all ranks, given by one of them.
-        meta: the shard's identity; its `tensors` are filled in here.
+        parts: local parts by parameter name, or by `PREFIX/name`, float32; empty ones are left out.
+        whole: tensors that one rank gives alone.
     """
-    tensors = {name: part.detach().float().cpu().contiguous() for name, part in parts.items() if part.numel()}
+    tensors = {name: part for name, part in parts.items() if part.numel()}
     places = {name: _placement(parameters[name.rpartition("/")[2]]) for name in tensors}
-    for name, value in shared.items():
-        tensors[name] = value.float().contiguous()
-        places[name] = Placement(tuple(value.shape), (0,) * value.ndim)
-    return safetensors.torch.save(tensors, metadata=replace(meta, tensors=places).to_metadata())
+    whole_places = {name: Placement(tuple(value.shape), (0,) * value.ndim) for name, value in whole.items()}
+    return {**tensors, **whole}, {**places, **whole_places}
 
 
 def read_adapter_shard(adapter: AdapterRef, parameters: Mapping[str, ShardedParameter]) -> dict[str, Tensor]:

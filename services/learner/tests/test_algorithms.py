@@ -27,6 +27,7 @@ from torch.testing import assert_close
 from tandem.algo import ADVANTAGES, group_advantages, in_order, return_table
 from tandem.types import FinishReason, PublishKind, TrajectoryGroup, Turn
 from tandem_learner.forward import measure
+from tandem_learner.host_copy import shard_file
 from tandem_learner.minibatches import kl_of_trajectories, make_minibatches
 
 
@@ -253,7 +254,8 @@ def test_order_of_arrival_changes_no_bit(
                 sent = [replace(g, trajectories=tuple(shuffle.sample(g.trajectories, 4))) for g in sent]
                 shuffle.shuffle(sent)
             core.train_step(sent)
-        found.append([core.shard(kind) for kind in (PublishKind.ADAPTER, PublishKind.STATE)])
+        copies = [core.snapshot(kind) for kind in (PublishKind.ADAPTER, PublishKind.STATE)]
+        found.append([shard_file(copy).ref.sha256 for copy in copies])
     assert found[0] == found[1]
 
 

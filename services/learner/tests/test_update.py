@@ -25,6 +25,7 @@ from torch.testing import assert_close
 from tandem.algo import group_advantages, pack, return_table
 from tandem.types import DataCorrupt, PublishKind, StopReason, TrajectoryGroup, Turn
 from tandem_learner.forward import plan_rounds
+from tandem_learner.host_copy import shard_file
 
 
 @pytest.fixture(scope="module")
@@ -171,7 +172,7 @@ def test_a_policy_lost_by_an_overflow_is_not_exported(make_core: MakeCore, group
     core.train_step(groups)
     next(iter(core.policy.parameters.values())).local.view(-1)[0] = math.inf
     with pytest.raises(DataCorrupt, match=r"version 1 is lost, .*lora_A.* is not finite: nothing of it is published"):
-        core.shard(PublishKind.ADAPTER)
+        shard_file(core.snapshot(PublishKind.ADAPTER))
 
 
 def test_loss_that_is_not_finite_skips_the_update(make_core: MakeCore, groups: list[TrajectoryGroup]) -> None:

@@ -40,6 +40,24 @@ class TrainStepResponse(_message.Message):
     metrics: _containers.ScalarMap[str, float]
     def __init__(self, policy_version: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
 
+class SnapshotRequest(_message.Message):
+    __slots__ = ("request_id", "expected_version", "kind")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    expected_version: int
+    kind: _common_pb2.PublishKind
+    def __init__(self, request_id: _Optional[str] = ..., expected_version: _Optional[int] = ..., kind: _Optional[_Union[_common_pb2.PublishKind, str]] = ...) -> None: ...
+
+class SnapshotResponse(_message.Message):
+    __slots__ = ("bytes", "seconds")
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    bytes: int
+    seconds: float
+    def __init__(self, bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
+
 class ExportRequest(_message.Message):
     __slots__ = ("request_id", "expected_version", "kind", "checkpoint_address")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]

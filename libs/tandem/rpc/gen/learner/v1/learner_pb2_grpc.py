@@ -40,6 +40,11 @@ class LearnerServiceStub:
                 request_serializer=tandem_dot_learner_dot_v1_dot_learner__pb2.TrainStepRequest.SerializeToString,
                 response_deserializer=tandem_dot_learner_dot_v1_dot_learner__pb2.TrainStepResponse.FromString,
                 _registered_method=True)
+        self.Snapshot = channel.unary_unary(
+                '/tandem.learner.v1.LearnerService/Snapshot',
+                request_serializer=tandem_dot_learner_dot_v1_dot_learner__pb2.SnapshotRequest.SerializeToString,
+                response_deserializer=tandem_dot_learner_dot_v1_dot_learner__pb2.SnapshotResponse.FromString,
+                _registered_method=True)
         self.Export = channel.unary_unary(
                 '/tandem.learner.v1.LearnerService/Export',
                 request_serializer=tandem_dot_learner_dot_v1_dot_learner__pb2.ExportRequest.SerializeToString,
@@ -69,8 +74,17 @@ class LearnerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Snapshot(self, request, context):
+        """Every rank copies its shard of the current version to host memory, which is all that training stands still for.
+        At most one of a kind is held; the next waits for the export of the one before. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Export(self, request, context):
-        """Every rank sends its shard of the current version to the checkpoint manager. Idempotent.
+        """Every rank sends its shard to the checkpoint manager, from the snapshot of that version, which is taken first where
+        none is held. Train steps go on meanwhile. Answers when all shards are sent. Idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -97,6 +111,11 @@ def add_LearnerServiceServicer_to_server(servicer, server):
                     servicer.TrainStep,
                     request_deserializer=tandem_dot_learner_dot_v1_dot_learner__pb2.TrainStepRequest.FromString,
                     response_serializer=tandem_dot_learner_dot_v1_dot_learner__pb2.TrainStepResponse.SerializeToString,
+            ),
+            'Snapshot': grpc.unary_unary_rpc_method_handler(
+                    servicer.Snapshot,
+                    request_deserializer=tandem_dot_learner_dot_v1_dot_learner__pb2.SnapshotRequest.FromString,
+                    response_serializer=tandem_dot_learner_dot_v1_dot_learner__pb2.SnapshotResponse.SerializeToString,
             ),
             'Export': grpc.unary_unary_rpc_method_handler(
                     servicer.Export,
@@ -142,6 +161,33 @@ class LearnerService:
             '/tandem.learner.v1.LearnerService/TrainStep',
             tandem_dot_learner_dot_v1_dot_learner__pb2.TrainStepRequest.SerializeToString,
             tandem_dot_learner_dot_v1_dot_learner__pb2.TrainStepResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Snapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.learner.v1.LearnerService/Snapshot',
+            tandem_dot_learner_dot_v1_dot_learner__pb2.SnapshotRequest.SerializeToString,
+            tandem_dot_learner_dot_v1_dot_learner__pb2.SnapshotResponse.FromString,
             options,
             channel_credentials,
             insecure,
