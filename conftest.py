@@ -8,10 +8,12 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+from tests.s3 import CREDENTIALS, ENDPOINT, make_bucket, s3_server
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -42,3 +44,18 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the home."""
     shutil.rmtree(config.stash[_home], ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def s3_endpoint() -> Iterator[str]:
+    """The URL of a real S3-speaking server."""
+    with s3_server() as url:
+        yield url
+
+
+@pytest.fixture
+def s3_url(s3_endpoint: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """An s3:// URL in a bucket of the test's own; processes that the test starts reach it, too."""
+    for name, value in (*CREDENTIALS.items(), (ENDPOINT, s3_endpoint)):
+        monkeypatch.setenv(name, value)
+    return f"s3://{make_bucket()}/store"

@@ -122,6 +122,9 @@ class CheckpointConfig(Section):
         default=10, description="Steps between saves of the training state; the last step is always saved."
     )
     keep: Positive = Field(default=3, description="Adapters and states kept, beside those a resume needs.")
+    lease_s: Annotated[float, Field(gt=0)] = Field(
+        default=15, description="A manager on another machine that shows no sign of life for so long is replaced."
+    )
 
 
 class ClusterConfig(Section):

@@ -1,7 +1,8 @@
 """Deadlines, signals and injected faults: the only place in Tandem that may sleep, try again or end a process."""
 
+from tandem.runtime.background import Background, poll
 from tandem.runtime.faults import reach
 from tandem.runtime.policy import deadline, together
 from tandem.runtime.signals import until_signal
 
-__all__ = ["deadline", "reach", "together", "until_signal"]
+__all__ = ["Background", "deadline", "poll", "reach", "together", "until_signal"]

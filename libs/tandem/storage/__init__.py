@@ -3,6 +3,7 @@
 from tandem.storage.adapter_files import adapter_files, check_base, parse_adapter_config, parse_object
 from tandem.storage.blobs import STAGING, BlobStore, measure
 from tandem.storage.incoming import Receiver, Staging, shard_name
+from tandem.storage.lease import Lease, acquire
 from tandem.storage.manifest import CONFIG_FILE, MANIFEST, TENSOR_FILE, FileEntry, Manifest
 from tandem.storage.problems import explained
 from tandem.storage.readers import latest, open_tensors, read_adapter, read_manifest
@@ -27,6 +28,7 @@ __all__ = [
     "BlobStore",
     "FileEntry",
     "JoinPlan",
+    "Lease",
     "Manifest",
     "OpenShard",
     "Placement",
@@ -35,6 +37,7 @@ __all__ = [
     "ShardMeta",
     "Staging",
     "VersionStore",
+    "acquire",
     "adapter_files",
     "check_base",
     "explained",

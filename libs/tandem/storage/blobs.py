@@ -1,38 +1,55 @@
 """Files under one fsspec URL. A local (or FSx) folder is written with fsync and rename; elsewhere one
-upload is atomic."""
+upload is atomic.
+
+Where a lease (`tandem.storage.lease`) says who may write, its fence is passed before each change. It is airtight on a
+local store, where all becomes visible by a rename out of a staging folder that is this object's own: who takes the
+store over has moved that folder away. On S3 the puts are conditional: nothing that another has written is replaced.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from typing import BinaryIO, cast
+from uuid import uuid4
 
 from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
+from tandem.obs import get_logger
+from tandem.storage import objects
 from tandem.storage.manifest import FileEntry
 from tandem.storage.problems import explained
 from tandem.storage.shards import CHUNK_BYTES
-from tandem.types import UserError
+from tandem.types import StaleRequest, UserError
 
+log = get_logger(__name__)
 # s3fs holds one block in memory per open file; S3 takes 10,000 parts, so files up to 78 GiB.
 UPLOAD_BLOCK_BYTES = 8 * 2**20
 STAGING = ".staging"
+SWEPT = ".swept-"  # a staging folder on its way out
+Fence = Callable[[], None]  # raises where this process may no longer write
 
 
 class BlobStore:
     """Files by path relative to `url`. Every failure is one of Tandem's exceptions and names the file."""
 
-    def __init__(self, url: str) -> None:
-        """Open the store, touching nothing. Raises UserError for a URL that no installed backend serves."""
+    def __init__(self, url: str, *, fence: Fence = lambda: None, staging: str = "") -> None:
+        """Open the store, touching nothing. `staging` is where files wait; by default a folder of this object's own.
+
+        Raises:
+            UserError: no installed backend serves the URL.
+        """
         if not url:
             raise UserError("the store's URL is empty; set checkpoint.url")
+        self.fence = fence
+        self.staging = staging or f"{STAGING}/{uuid4().hex[:12]}"
         try:
-            # Another process may write what this one lists: never answer from a cache of listings.
-            remote = "://" in url and not url.startswith(("file://", "local://"))
-            self.fs, root = url_to_fs(url, **({"use_listings_cache": False} if remote else {}))
+            self.fs, root = url_to_fs(url, **objects.options(url))
         except (ImportError, ValueError) as problem:
             raise UserError(f"store {url}: {problem}; check checkpoint.url") from problem
         self.local = isinstance(self.fs, LocalFileSystem)
@@ -59,40 +76,62 @@ class BlobStore:
 
     def folders(self, path: str) -> tuple[str, ...]:
         """Names of the folders under `path`, sorted; none where it is missing."""
+        return self._names(path, "directory")
+
+    def files(self, path: str) -> tuple[str, ...]:
+        """Names of the files under `path`, sorted; none where it is missing."""
+        return self._names(path, "file")
+
+    def _names(self, path: str, type_: str) -> tuple[str, ...]:
         with explained(f"listing {self.url_of(path)}"):
             try:
                 found = self.fs.ls(self.full(path), detail=True)
             except FileNotFoundError:
                 return ()
-            return tuple(
-                sorted(item["name"].rstrip("/").rpartition("/")[2] for item in found if item["type"] == "directory")
-            )
+            return tuple(sorted(item["name"].rstrip("/").rpartition("/")[2] for item in found if item["type"] == type_))
 
     def write(self, path: str, pieces: Iterable[bytes]) -> FileEntry:
-        """Write a new file from pieces; a local one is then on disk. A failed write leaves nothing."""
+        """Write a new file from pieces; a local one is then on disk. A failed write leaves nothing.
+
+        Raises:
+            StaleRequest: an object with other content is there: another process writes to this store.
+        """
+        if not self.local:
+            return self._write_object(path, pieces)
         with explained(f"writing {self.url_of(path)}", writing=True), ExitStack() as undo:
-            if self.local:
-                os.makedirs(os.path.dirname(self.full(path)), exist_ok=True)
+            os.makedirs(os.path.dirname(self.full(path)), exist_ok=True)
             undo.callback(self._forget, path)
-            with self._open_write(path) as file:
+            with open(self.full(path), "wb") as file:
                 entry = measure(pieces, file.write)
-                if self.local:
-                    file.flush()
-                    os.fsync(file.fileno())
+                file.flush()
+                os.fsync(file.fileno())
             undo.pop_all()
         return entry
+
+    def create(self, path: str, data: bytes) -> bool:
+        """Write a small file in one atom unless it is there; False where it is, by whomever."""
+        if not self.local:
+            with explained(f"writing {self.url_of(path)}", writing=True):
+                self.fence()
+                return objects.create(self.fs, self.full(path), data)
+        with explained(f"writing {self.url_of(path)}", writing=True), self._staged(path, data) as temporary:
+            self.fence()
+            try:
+                os.link(temporary, self.full(path))
+            except FileExistsError:
+                return False
+            sync_folder(os.path.dirname(self.full(path)))
+            return True
 
     def replace(self, path: str, data: bytes) -> None:
         """Write or replace a small file in one atom."""
         if not self.local:
             with explained(f"writing {self.url_of(path)}", writing=True):
-                self.fs.pipe_file(self.full(path), data)
+                objects.replace(self.fs, self.full(path), data, self.fence)
             return
-        temporary = f"{STAGING}/{path.replace('/', '-')}"
-        self.write(temporary, [data])
-        with explained(f"writing {self.url_of(path)}", writing=True):
-            os.makedirs(os.path.dirname(self.full(path)), exist_ok=True)
-            os.replace(self.full(temporary), self.full(path))
+        with explained(f"writing {self.url_of(path)}", writing=True), self._staged(path, data) as temporary:
+            with self._still_ours():
+                os.replace(temporary, self.full(path))
             sync_folder(os.path.dirname(self.full(path)))
 
     def rename_folder(self, source: str, target: str) -> None:
@@ -101,36 +140,97 @@ class BlobStore:
             parent = os.path.dirname(self.full(target))
             os.makedirs(parent, exist_ok=True)
             sync_folder(self.full(source))
-            os.rename(self.full(source), self.full(target))
+            with self._still_ours():
+                os.rename(self.full(source), self.full(target))
             sync_folder(parent)
             sync_folder(self.root)
 
     def remove_file(self, path: str) -> None:
         """Remove a file; it may be gone already."""
-        with explained(f"removing {self.url_of(path)}"):
-            try:
-                self.fs.rm_file(self.full(path))
-            except FileNotFoundError:
-                return
+        self._remove(path, self.fs.rm_file)
 
     def remove_folder(self, path: str) -> None:
         """Remove a folder and all in it; it may be gone already."""
-        with explained(f"removing {self.url_of(path)}"):
-            try:
-                self.fs.rm(self.full(path), recursive=True)
-            except FileNotFoundError:
+        self._remove(path, partial(self.fs.rm, recursive=True))
+
+    def _remove(self, path: str, remove: Callable[[str], object]) -> None:
+        with explained(f"removing {self.url_of(path)}"), suppress(FileNotFoundError):
+            if not self.local:
+                self.fence()
+                remove(self.full(path))
                 return
+            gone = self.full(f"{self.staging}/gone-{uuid4().hex[:12]}")
+            os.makedirs(os.path.dirname(gone), exist_ok=True)
+            with self._still_ours():
+                os.rename(self.full(path), gone)
+            remove(gone)
+
+    def sweep(self) -> None:
+        """Clear what a crash, or a writer that this one replaces, has left: staged files and unfinished uploads."""
+        if not self.local:
+            self.remove_folder(STAGING)
+            with explained(f"giving up unfinished uploads below {self.url}"):
+                try:
+                    objects.give_up_uploads(self.fs, self.root)
+                except PermissionError as problem:
+                    log.warning("unfinished uploads below %s stay: %s", self.url, problem)
+            return
+        with explained(f"clearing {self.url_of(STAGING)}", writing=True), suppress(FileNotFoundError):
+            self.fence()  # in one atom: whoever still stages there then renames all that it staged, or nothing
+            os.rename(self.full(STAGING), self.full(f"{SWEPT}{uuid4().hex[:12]}"))
+        for name in self.folders(""):
+            if name.startswith(SWEPT):
+                shutil.rmtree(self.full(name), ignore_errors=True)
 
     def check_writable(self) -> None:
         """Raises UserError where the store cannot be written: better at the start than at the first save."""
-        probe = f"{STAGING}/probe"
+        probe = f"{self.staging}/probe"
         self.write(probe, [b"tandem"])
         self.remove_file(probe)
 
-    def _open_write(self, path: str) -> BinaryIO:
-        if self.local:
-            return open(self.full(path), "wb")
-        return cast(BinaryIO, self.fs.open(self.full(path), "wb", block_size=UPLOAD_BLOCK_BYTES))
+    def _write_object(self, path: str, pieces: Iterable[bytes]) -> FileEntry:
+        entry: FileEntry | None = None
+
+        def fill(write: Callable[[bytes], object]) -> FileEntry:
+            nonlocal entry
+            entry = measure(pieces, write)
+            return entry
+
+        with explained(f"writing {self.url_of(path)}", writing=True):
+            self.fence()
+            try:
+                return objects.write(self.fs, self.full(path), UPLOAD_BLOCK_BYTES, fill)
+            except FileExistsError:
+                # the answer to our own put may have been lost, and the put tried again
+                if entry is not None and self._measured(path) == entry:
+                    return entry
+        self.fence()
+        raise StaleRequest(f"{self.url_of(path)}: another process has written it meanwhile; one alone may write there")
+
+    def _measured(self, path: str) -> FileEntry:
+        with self.open_read(path) as file:
+            return measure(read_pieces(file))
+
+    @contextmanager
+    def _staged(self, path: str, data: bytes) -> Iterator[str]:
+        """`data` on disk under a temporary name, gone at the end; the folder of `path` is there."""
+        temporary = f"{self.staging}/{path.replace('/', '-')}-{uuid4().hex[:8]}"
+        self.write(temporary, [data])
+        os.makedirs(os.path.dirname(self.full(path)), exist_ok=True)
+        try:
+            yield self.full(temporary)
+        finally:
+            self._forget(temporary)
+
+    @contextmanager
+    def _still_ours(self) -> Iterator[None]:
+        """A rename out of the staging folder in the body: refused where another has taken the store over."""
+        self.fence()
+        try:
+            yield
+        except FileNotFoundError:
+            self.fence()  # tells who has moved the folder away
+            raise
 
     def _forget(self, path: str) -> None:
         try:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.obs import get_logger
-from tandem.storage.blobs import STAGING, BlobStore, measure, read_pieces
+from tandem.storage.blobs import BlobStore, Fence, measure, read_pieces
 from tandem.storage.manifest import (
     FOLDER,
     MANIFEST,
@@ -43,9 +43,10 @@ class Published:
 class VersionStore:
     """The versions under one URL. Any process may read; one alone, the checkpoint manager, may write."""
 
-    def __init__(self, url: str) -> None:
-        """Raises UserError for a URL that cannot be served."""
-        self.blobs = BlobStore(url)
+    def __init__(self, url: str, fence: Fence = lambda: None) -> None:
+        """`fence` raises where this process may no longer write. Raises UserError for a URL that cannot be served."""
+        self.blobs = BlobStore(url, fence=fence)
+        self._left = set[str]()  # what a failed commit could not take back
 
     def versions(self, kind: PublishKind) -> tuple[int, ...]:
         """Versions with a folder of their own, oldest first; one without a manifest is not published."""
@@ -96,15 +97,18 @@ class VersionStore:
     ) -> AdapterRef:
         """Write a version whole, make it visible, then the latest. A failure leaves nothing visible."""
         target = version_path(kind, version)
-        stage = f"{STAGING}/{target.replace('/', '-')}" if self.blobs.local else target
-        self.blobs.remove_folder(stage)
+        stage = f"{self.blobs.staging}/{target.replace('/', '-')}" if self.blobs.local else target
+        if stage in self._left:
+            self.blobs.remove_folder(stage)
+            self._left.remove(stage)
         with ExitStack() as undo:
             undo.callback(self._forget, stage)
             entries = {name: self.blobs.write(f"{stage}/{name}", pieces) for name, pieces in files.items()}
             manifest = Manifest(kind, version, base_model, entries, metadata)
             self.blobs.write(f"{stage}/{MANIFEST}", [manifest.encode()])
             if self.blobs.local:
-                self.blobs.remove_folder(target)  # what a removal that was cut short has left
+                if self.blobs.files(target) and self.find(kind, version) is None:
+                    self.blobs.remove_folder(target)  # what a removal that was cut short has left
                 self.blobs.rename_folder(stage, target)
             undo.pop_all()
         ref = manifest.ref(self.blobs.url_of(target))
@@ -139,7 +143,7 @@ class VersionStore:
         Raises:
             UserError: a training state newer than `rewind_to` is published: another run's, most likely.
         """
-        self.blobs.remove_folder(STAGING)
+        self.blobs.sweep()
         if rewind_to is not None:
             self._rewind(rewind_to)
         for kind in PublishKind:
@@ -200,6 +204,7 @@ class VersionStore:
         try:
             self.blobs.remove_folder(stage)
         except TandemError as problem:
+            self._left.add(stage)
             log.warning("%s; the next start removes it", problem)  # the error that led here is the one to tell
 
 

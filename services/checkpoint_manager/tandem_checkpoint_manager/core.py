@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,18 +63,26 @@ class Request:
 class CheckpointManager:
     """The only writer of the store at `url`. Methods may be called from several threads."""
 
-    def __init__(self, url: str, keep: int, rewind_to: int | None = None, base_folder: Path = Path()) -> None:
+    def __init__(
+        self,
+        url: str,
+        keep: int,
+        rewind_to: int | None = None,
+        base_folder: Path = Path(),
+        fence: Callable[[], None] = lambda: None,
+    ) -> None:
         """Check the store, clear what a crash has left there, and keep `keep` versions of each kind.
 
         `rewind_to` is for a run that resumes from that version: what is newer goes, for it will be made anew.
-        `base_folder` is the base model's, whose config, tokenizer and processor a published model gets.
+        `base_folder` is the base model's, whose config, tokenizer and processor a published model gets. `fence`
+        raises where the store has another writer by now: it is asked before each change there.
 
         Raises:
             UserError: the store cannot be written, or holds a training state newer than `rewind_to`.
         """
         self.keep = keep
         self.base_folder = base_folder
-        self.store = VersionStore(url)
+        self.store = VersionStore(url, fence)
         self.store.blobs.check_writable()
         self.store.recover(rewind_to)
         self.staging = Staging(_spool(self.store))
@@ -82,7 +90,12 @@ class CheckpointManager:
 
     def close(self) -> None:
         """Forget shards that were never published."""
-        self.staging.close()
+        try:
+            self.store.blobs.fence()
+        except TandemError as problem:
+            log.error("%s", problem)  # where they lay, another manager's lie by now
+        else:
+            self.staging.close()
 
     def receive(self, ref: ShardRef) -> AbstractContextManager[Receiver]:
         """Receive a shard: write its chunks in the body. See `Staging.receive` for what is refused."""

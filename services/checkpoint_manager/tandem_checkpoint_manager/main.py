@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from tandem.config import Config
 from tandem.rpc.server import RunningServer, listen
+from tandem.storage import Lease, acquire
 from tandem_checkpoint_manager.core import CheckpointManager
 from tandem_checkpoint_manager.servicer import SERVICE, CheckpointServicer
 
@@ -17,6 +17,7 @@ from tandem_checkpoint_manager.servicer import SERVICE, CheckpointServicer
 class CheckpointService:
     """A running checkpoint manager."""
 
+    lease: Lease
     manager: CheckpointManager
     server: RunningServer
 
@@ -29,6 +30,7 @@ class CheckpointService:
         """Let running calls end, then stop."""
         await self.server.stop()
         await asyncio.to_thread(self.manager.close)
+        await asyncio.to_thread(self.lease.release)
 
 
 async def start(
@@ -39,14 +41,24 @@ async def start(
     `rewind_to` is for a run that resumes from that version: adapters newer than it are removed first.
 
     Raises:
-        UserError: the store cannot be written or holds a state newer than `rewind_to`, or the port is taken.
+        UserError: the store cannot be written, has another manager or holds a state newer than `rewind_to`, or the
+            port is taken.
     """
     url = config.checkpoint.url or str(Path(config.run.dir) / config.run.name / "checkpoints")
     listener = await listen(host, port)  # first: opening a store mends it, which a start without a port must not
     try:
-        open_store = partial(CheckpointManager, url, config.checkpoint.keep, rewind_to, Path(config.model.path))
-        manager = await asyncio.to_thread(open_store)
+        lease, manager = await asyncio.to_thread(_open, url, config, rewind_to)
     except BaseException:
         await listener.close()
         raise
-    return CheckpointService(manager, await listener.serve(CheckpointServicer(manager).register, [SERVICE]))
+    return CheckpointService(lease, manager, await listener.serve(CheckpointServicer(manager).register, [SERVICE]))
+
+
+def _open(url: str, config: Config, rewind_to: int | None) -> tuple[Lease, CheckpointManager]:
+    lease = acquire(url, config.checkpoint.lease_s)  # first: nobody else writes while this one clears up
+    try:
+        folder = Path(config.model.path)
+        return lease, CheckpointManager(url, config.checkpoint.keep, rewind_to, folder, lease.check)
+    except BaseException:
+        lease.release()
+        raise
