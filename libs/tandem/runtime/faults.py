@@ -33,7 +33,25 @@ MANAGER = (
     "manager/recover/swept",  # unfinished folders are gone
     "manager/recover/pointed",
 )
-POINTS = frozenset(MANAGER)
+CONTROLLER = (
+    "controller/start/restored",  # the learner is at its version, the engines are not
+    "controller/start/loaded",  # the engines are; the run directory is as it was
+    "controller/open/config",  # config.yaml is written, metrics.jsonl is as it was
+    "controller/open/done",
+    "controller/generate/started",
+    "controller/generate/done",
+    "controller/train/done",  # the learner alone has the new version
+    "controller/adapter/exported",  # its shards are with the manager
+    "controller/adapter/published",
+    "controller/load/done",  # all engines serve it
+    "controller/eval/done",
+    "controller/log/done",  # its line is in metrics.jsonl
+    "controller/state/exported",
+    "controller/state/published",
+    "controller/model/exported",  # of `tandem sft` with all parameters
+    "controller/model/published",
+)
+POINTS = frozenset((*MANAGER, *CONTROLLER))
 
 _reached: Counter[str] = Counter()
 _lock = Lock()

@@ -8,7 +8,8 @@ import pytest
 from transformers import Qwen3VLForConditionalGeneration
 
 from tandem.model.chat import ChatFormat
-from tandem.model.loading import fingerprint, forbidden_token_ids, load_model, load_processor
+from tandem.model.folder import fingerprint
+from tandem.model.loading import forbidden_token_ids, load_model, load_processor
 from tandem.model.tiny import SPECIAL_TOKENS, build_tiny
 from tandem.types import UserError
 

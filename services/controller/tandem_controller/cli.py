@@ -16,6 +16,7 @@ from tandem.obs import setup_logging
 Recipe = Annotated[Path, typer.Argument(help="YAML recipe, such as deploy/recipes/maze2d-cpu.yaml.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value, over the recipe.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run from its last saved state.")]
+Force = Annotated[bool, typer.Option("--force", help="With --resume: also where the recipe makes it another run.")]
 PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the resolved config and end.")]
 
 
@@ -23,6 +24,7 @@ def train(
     recipe: Recipe,
     overrides: Overrides = None,
     resume: Resume = False,
+    force: Force = False,
     print_config: PrintConfig = False,
 ) -> None:
     """Train: start the services, evaluate, run GRPO, evaluate again, report."""
@@ -30,7 +32,7 @@ def train(
     from tandem_controller.main import run_training  # noqa: PLC0415 - see above
 
     console = Console()
-    if run_training(config, resume, console):
+    if run_training(config, resume, force, console):
         _print_next(console, recipe, overrides)
 
 
@@ -70,6 +72,7 @@ def sft(
     recipe: Recipe,
     overrides: Overrides = None,
     resume: Resume = False,
+    force: Force = False,
     print_config: PrintConfig = False,
 ) -> None:
     """Fine-tune on demonstrations: recorded episodes, or an environment's expert. Makes an adapter or a whole model."""
@@ -77,7 +80,7 @@ def sft(
     from tandem_controller.sft import run_sft  # noqa: PLC0415 - see above
 
     console = Console()
-    if run_sft(config, resume, console):
+    if run_sft(config, resume, force, console):
         _print_next(console, recipe, overrides)
 
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from tandem.config import Config
 from tandem.obs import get_logger
 from tandem.rpc.clients import CheckpointClient, LearnerClient
+from tandem.runtime import reach
 from tandem.storage import read_manifest
 from tandem.types import AdapterRef, NotFound, PublishKind, TandemError, UserError
 from tandem_controller.evaluate import fixed_greedy
@@ -69,7 +70,9 @@ class Stopwatch:
 async def start(services: Services, config: Config, version: int) -> Position:
     """Bring learner and engines to one version: 0 is the start's, another that of a saved state."""
     position = await restore(services, config, version)
+    reach("controller/start/restored")
     await services.fleet.load(await adapter_of(services, version))
+    reach("controller/start/loaded")
     return position
 
 
@@ -84,7 +87,7 @@ async def restore(services: Services, config: Config, version: int) -> Position:
         weights, _ = await services.checkpoints.get(services.weights, version)
         await services.learner.restore(weights, state)
         saved = json.loads(metadata)
-        return Position(version, saved["next_seed"], tuple(tuple(seeds) for seeds in saved["ahead"]))
+        return Position(version, saved["next_seed"], tuple(tuple(seeds) for seeds in saved.get("ahead", ())))
     if url := config.model.adapter:
         manifest = read_manifest(url)
         if (manifest.kind, services.weights) != (PublishKind.ADAPTER, PublishKind.ADAPTER):
@@ -133,31 +136,35 @@ async def _train(
                 if fixed and position.version % every == 0:
                     with watch.phase("eval"):
                         row["eval_solve_rate"] = await fixed_greedy(services.fleet, config, position.version, fixed)
+                    reach("controller/eval/done")
             finally:  # the learner has made this version, whatever became of it since
                 row |= {f"seconds/{name}": seconds for name, seconds in watch.seconds.items()}
                 run.log(row)
             progress.step(row)
             if position.version % config.checkpoint.state_every == 0:
                 await pipeline.begin_save(position.version)
-                await save(services, position)
+                await save(services, run, position)
                 await pipeline.saved()
                 saved = position
     except TandemError:
-        await save_what_can_be(services, position, saved)
+        await save_what_can_be(services, run, position, saved)
         raise
     if saved != position:
-        await save(services, position)
+        await save(services, run, position)
     return position
 
 
 async def make_version(services: Services, pipeline: Pipeline, version: int, watch: Stopwatch) -> dict:
     """Play groups and learn from them: the next policy version, which only the learner has yet; its figures."""
+    reach("controller/generate/started")
     with watch.phase("generate"):
         played = await play_step(pipeline, version)
+    reach("controller/generate/done")
     with watch.phase("train"):
         if not pipeline.ahead:
             await services.fleet.sleep()
         result = await services.learner.train_step(version, played.learned)
+    reach("controller/train/done")
     return {"version": result.policy_version, "time": time.time(), **result.metrics, **played.figures()}
 
 
@@ -167,21 +174,23 @@ async def distribute(services: Services, version: int, watch: Stopwatch) -> None
         adapter = await publish(services, PublishKind.ADAPTER, version)
         await services.fleet.wake()
         await services.fleet.load(adapter)
+    reach("controller/load/done")
 
 
-async def save(services: Services, position: Position) -> None:
-    """Publish the learner's training state and the position beside it: what --resume continues from."""
+async def save(services: Services, run: RunDir, position: Position) -> None:
+    """Publish the learner's training state, and beside it all else that --resume continues from."""
     where = {"next_seed": position.next_seed, "ahead": position.ahead}
-    await publish(services, PublishKind.STATE, position.version, json.dumps(where))
+    metadata = json.dumps({**where, **run.metadata(position.version)})
+    await publish(services, PublishKind.STATE, position.version, metadata)
 
 
-async def save_what_can_be(services: Services, position: Position, saved: Position) -> None:
+async def save_what_can_be(services: Services, run: RunDir, position: Position, saved: Position) -> None:
     """After a service failed: save what was made since the last save, if the others still can."""
     if saved == position:
         return
     try:
         await publish(services, services.weights, position.version)  # the failure may have come before it was
-        await save(services, position)
+        await save(services, run, position)
     except TandemError as problem:
         log.warning("version %d could not be saved: %s", position.version, problem)
     else:
@@ -191,7 +200,8 @@ async def save_what_can_be(services: Services, position: Position, saved: Positi
 async def publish(services: Services, kind: PublishKind, version: int, metadata_json: str = "{}") -> AdapterRef:
     """Have every rank export its shard, and the checkpoint manager join them."""
     shards = await services.learner.export(version, kind, services.checkpoint_address)
-    return await services.checkpoints.publish(
+    reach(f"controller/{kind}/exported")
+    published = await services.checkpoints.publish(
         kind,
         version,
         world_size=len(shards),
@@ -199,3 +209,5 @@ async def publish(services: Services, kind: PublishKind, version: int, metadata_
         adapter_config_json=services.adapter_config_json if kind is PublishKind.ADAPTER else "",
         metadata_json=metadata_json,
     )
+    reach(f"controller/{kind}/published")
+    return published

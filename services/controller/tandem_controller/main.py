@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
@@ -20,23 +21,16 @@ from tandem_controller.evaluate import evaluate
 from tandem_controller.fleet import Fleet
 from tandem_controller.loop import Services, adapter_of, start, train
 from tandem_controller.outcomes import as_json
+from tandem_controller.past import Past, compare, read_past
 from tandem_controller.progress import Progress
-from tandem_controller.run_dir import (
-    RunDir,
-    find_run_dir,
-    open_run_dir,
-    resolved,
-    saved_version,
-    unused_store,
-    write_json,
-)
+from tandem_controller.run_dir import find_run_dir, open_run_dir, resolved, unused_store, write_json
 from tandem_controller.suites import DEFAULT, Suite, training_plan
 from tandem_controller.tables import print_evaluation
 
 T = TypeVar("T")
 
 
-def run_training(config: Config, resume: bool, console: Console) -> bool:
+def run_training(config: Config, resume: bool, force: bool, console: Console) -> bool:
     """Train as the config says; whether there is now an adapter, and tasks, for a plain `tandem eval`.
 
     Raises:
@@ -50,26 +44,44 @@ def run_training(config: Config, resume: bool, console: Console) -> bool:
     wanted = training_plan(config)
     for line in wanted.remarks:
         console.print(f"evaluation: {line}", highlight=False, soft_wrap=True)
-    run = find_run_dir(config, resume)
-    version = saved_version(config) if resume else unused_store(config)
-    with deployed(config, config.run.name, rewind_to=version if resume else None) as deployment:
-        console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {run.path}", highlight=False)
-        return asyncio.run(_session(config, version, wanted.suites, console, run, deployment, began))
+    path, past = found(config, resume, force, console)
+    with deployed(config, config.run.name, rewind_to=past.version if resume else None) as deployment:
+        console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {path}", highlight=False)
+        return asyncio.run(_session(config, past, wanted.suites, console, path, deployment, began))
+
+
+def found(config: Config, resume: bool, force: bool, console: Console) -> tuple[Path, Past]:
+    """The run's folder and what it left there and in the store; says what has changed since. Touches nothing.
+
+    Raises:
+        UserError: there is a run where none should be, or none to resume, or it was another (without `force`).
+    """
+    if force and not resume:
+        raise UserError("--force goes with --resume")
+    path = find_run_dir(config, resume)
+    if not resume:
+        unused_store(config)
+        return path, Past()
+    past = read_past(config, path)
+    for line in compare(past, config, force):
+        console.print(f"changed since it was saved: {line}", highlight=False, soft_wrap=True, markup=False)
+    return path, past
 
 
 async def _session(
     config: Config,
-    version: int,
+    past: Past,
     suites: Sequence[Suite],
     console: Console,
-    run: RunDir,
+    path: Path,
     deployment: Deployment,
     began: float,
 ) -> bool:
     async with connected(deployment, config) as services, stop_on_signal(console) as stop:
         await services.fleet.check(services.base_model)
+        version = past.version
         position = await start(services, config, version)
-        open_run_dir(run, config, version)
+        run = open_run_dir(path, config, past)
         seconds = {"start": time.monotonic() - began}
         before = report.read_before(run, console) if version else None
         with timed(seconds, "evaluation before"):

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from tandem.config import Config, dump_yaml
-from tandem.storage import latest
+from tandem.runtime import reach
+from tandem.storage import VersionStore, latest
 from tandem.types import NotFound, PublishKind, UserError
+from tandem_controller.past import CONFIG_FILE, FACTS_FILE, Past, facts, pack_rows
 
-CONFIG_FILE = "config.yaml"
 SHOWN = 5  # runs named where the one asked for is not there
 
 
 @dataclass(frozen=True, slots=True)
 class RunDir:
-    """A folder that is one run's own."""
+    """A folder that is one run's own, and what is kept of the run with every saved state: see `past`."""
 
     path: Path
+    facts: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def metrics(self) -> Path:
@@ -30,6 +35,12 @@ class RunDir:
         """Append a line to metrics.jsonl."""
         with self.metrics.open("a") as file:
             file.write(json.dumps({name: _finite(value) for name, value in row.items()}) + "\n")
+        reach("controller/log/done")
+
+    def metadata(self, version: int) -> dict[str, Any]:
+        """What goes with the state of a version: what is known of the run, and its metrics up to there."""
+        rows = (row for row in self.rows() if row["version"] <= version)
+        return {**self.facts, "metrics": pack_rows(rows)}
 
     def rows(self) -> list[dict]:
         """All lines of metrics.jsonl; a last line cut short by a crash is left out."""
@@ -41,13 +52,6 @@ class RunDir:
                 rows.append(json.loads(line))
         return rows
 
-    def forget_after(self, version: int) -> None:
-        """Drop metric lines of steps beyond `version`: a resumed run makes them again."""
-        kept = [row for row in self.rows() if row["version"] <= version]
-        partial = self.metrics.with_suffix(".tmp")
-        partial.write_text("".join(json.dumps(row) + "\n" for row in kept))
-        partial.replace(self.metrics)
-
 
 def _finite(value: object) -> object:
     """The value, null where JSON has no number for it."""
@@ -56,50 +60,59 @@ def _finite(value: object) -> object:
 
 def write_json(path: Path, content: object) -> None:
     """Write a small JSON file whole or not at all."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def write_text(path: Path, content: str) -> None:
+    """Write a small file whole or not at all, also where the machine goes down."""
     partial = path.with_name(f"{path.name}.tmp")
-    partial.write_text(json.dumps(content, indent=2) + "\n")
+    with partial.open("w") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
     partial.replace(path)
 
 
-def find_run_dir(config: Config, resume: bool) -> RunDir:
+def find_run_dir(config: Config, resume: bool) -> Path:
     """The run's folder, untouched yet.
 
     Raises:
-        UserError: the folder holds a run and `resume` is not asked for, or it holds none and it is.
+        UserError: the folder holds a run and `resume` is not asked for, or it is and nothing holds one.
     """
     path = Path(config.run.dir) / config.run.name
     used = (path / CONFIG_FILE).exists()
     if used and not resume:
         raise UserError(f"{path} already holds a run; continue it with --resume, or choose another run.name")
-    if resume and not used:
-        raise UserError(f"{path} holds no run to resume; check run.dir and run.name")
-    return RunDir(path)
+    if resume and not used and not any(VersionStore(config.checkpoint.url).versions(kind) for kind in PublishKind):
+        raise UserError(
+            f"{path} holds no run to resume, nor does {config.checkpoint.url}; check run.dir and run.name, "
+            "or start it without --resume"
+        )
+    return path
 
 
-def open_run_dir(run: RunDir, config: Config, version: int) -> None:
-    """Make the folder, write the config, and forget metrics of steps after `version`, which will be made again.
+def open_run_dir(path: Path, config: Config, past: Past) -> RunDir:
+    """Make the folder and write what the run is. Metrics of steps after the saved one go: these will be made again.
 
     Raises:
         UserError: the folder cannot be written.
     """
+    run = RunDir(path, facts(config, past))
+    rows = [row for row in run.rows() if row["version"] <= past.version] if past.rows is None else past.rows
     try:
-        run.path.mkdir(parents=True, exist_ok=True)
-        (run.path / CONFIG_FILE).write_text(dump_yaml(config))
-        run.forget_after(version)
+        path.mkdir(parents=True, exist_ok=True)
+        write_json(path / FACTS_FILE, {name: run.facts[name] for name in ("run_id", "code")})
+        write_text(path / CONFIG_FILE, dump_yaml(config))
+        reach("controller/open/config")
+        write_text(run.metrics, "".join(json.dumps(row) + "\n" for row in rows))
     except OSError as problem:
-        raise UserError(f"{run.path}: cannot be written ({problem.strerror}); choose another run.dir") from problem
+        raise UserError(f"{path}: cannot be written ({problem.strerror}); choose another run.dir") from problem
+    reach("controller/open/done")
+    return run
 
 
-def saved_version(config: Config) -> int:
-    """The version that a resumed run continues from: the latest saved training state's, or 0 where none was saved."""
-    try:
-        return latest(config.checkpoint.url, PublishKind.STATE).ref.version
-    except NotFound:
-        return 0
-
-
-def unused_store(config: Config) -> int:
-    """Version 0, where a fresh run starts.
+def unused_store(config: Config) -> None:
+    """Nothing, where a fresh run can start.
 
     Raises:
         UserError: the checkpoint store holds another run's versions.
@@ -113,7 +126,6 @@ def unused_store(config: Config) -> int:
             f"checkpoint.url {config.checkpoint.url} holds another run's {kind} v{found.version}; "
             "choose another folder, or continue that run with --resume"
         )
-    return 0
 
 
 def known_run(config: Config) -> None:

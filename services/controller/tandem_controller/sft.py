@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from pathlib import Path
 
 from rich.console import Console
 
@@ -19,22 +20,15 @@ from tandem.types import AdapterRef, PublishKind, TandemError, TrajectoryGroup
 from tandem_controller import preflight
 from tandem_controller.demonstrations import Demonstrations, open_demonstrations
 from tandem_controller.loop import Services, Stopwatch, publish, restore, save, save_what_can_be
-from tandem_controller.main import connected, stop_on_signal, timed
+from tandem_controller.main import connected, found, stop_on_signal, timed
+from tandem_controller.past import Past
 from tandem_controller.pipeline import Position
 from tandem_controller.progress import Progress
-from tandem_controller.run_dir import (
-    RunDir,
-    find_run_dir,
-    open_run_dir,
-    resolved,
-    saved_version,
-    unused_store,
-    write_json,
-)
+from tandem_controller.run_dir import RunDir, open_run_dir, resolved, write_json
 from tandem_controller.suites import default_names
 
 
-def run_sft(config: Config, resume: bool, console: Console) -> bool:
+def run_sft(config: Config, resume: bool, force: bool, console: Console) -> bool:
     """Fine-tune as the config says; whether there is now an adapter, and tasks, for a plain `tandem eval`.
 
     Raises:
@@ -45,25 +39,25 @@ def run_sft(config: Config, resume: bool, console: Console) -> bool:
     if not config.sft.episodes:
         preflight.check(config)
     demonstrations = open_demonstrations(config)
-    run = find_run_dir(config, resume)
-    version = saved_version(config) if resume else unused_store(config)
-    with deployed(config, config.run.name, rollouts=False, rewind_to=version if resume else None) as deployment:
-        console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {run.path}", highlight=False)
-        return asyncio.run(_session(config, version, console, run, deployment, demonstrations))
+    path, past = found(config, resume, force, console)
+    with deployed(config, config.run.name, rollouts=False, rewind_to=past.version if resume else None) as deployment:
+        console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {path}", highlight=False)
+        return asyncio.run(_session(config, past, console, path, deployment, demonstrations))
 
 
 async def _session(
     config: Config,
-    version: int,
+    past: Past,
     console: Console,
-    run: RunDir,
+    path: Path,
     deployment: Deployment,
     demonstrations: Demonstrations,
 ) -> bool:
     seconds: dict[str, float] = {}
     async with connected(deployment, config) as services, stop_on_signal(console) as stop:
+        version = past.version
         position = await restore(services, config, version)
-        open_run_dir(run, config, version)
+        run = open_run_dir(path, config, past)
         if version == 0 and config.sft.episodes:
             position = Position(0, 0)  # recorded episodes are counted from the first
         with timed(seconds, "training"), Progress(console, config.run.steps, version, config.sft.batch) as progress:
@@ -86,28 +80,28 @@ async def tune(
     stop: asyncio.Event,
 ) -> Position:
     """Make policy versions until `run.steps` or `stop`; what the last one needs is saved in any case."""
-    saved = position
+    saved, watch = position, Stopwatch()
     try:
         while position.version < config.run.steps and not stop.is_set():
-            watch = Stopwatch()
             with watch.phase("data"):
                 groups, cursor = await taken(demonstrations, position.next_seed)
             with watch.phase("train"):
                 result = await services.learner.train_step(position.version, groups)
             position = Position(result.policy_version, cursor)
             row = {"version": position.version, "time": time.time(), **result.metrics, **figures(groups)}
+            row |= {f"seconds/{name}": value for name, value in watch.seconds.items()}
+            run.log(row)  # first: its state goes with it
+            progress.step(row)
+            watch = Stopwatch()
             if position.version % config.checkpoint.state_every == 0 or position.version == config.run.steps:
                 with watch.phase("save"):
-                    await keep(services, position)
+                    await keep(services, run, position)
                 saved = position
-            row |= {f"seconds/{name}": value for name, value in watch.seconds.items()}
-            run.log(row)
-            progress.step(row)
     except TandemError:
-        await save_what_can_be(services, position, saved)
+        await save_what_can_be(services, run, position, saved)
         raise
     if saved != position:
-        await keep(services, position)
+        await keep(services, run, position)
     return position
 
 
@@ -125,10 +119,10 @@ async def taken(demonstrations: Demonstrations, cursor: int) -> tuple[list[Traje
     return future.result()
 
 
-async def keep(services: Services, position: Position) -> None:
+async def keep(services: Services, run: RunDir, position: Position) -> None:
     """Publish weights and training state of a version: what others use, and what --resume continues from."""
     await publish(services, services.weights, position.version)
-    await save(services, position)
+    await save(services, run, position)
 
 
 def figures(groups: list[TrajectoryGroup]) -> dict[str, float]:

@@ -13,7 +13,8 @@ from tandem.types import AdapterRef, NotFound, PublishKind, StopReason, TandemEr
 from tandem_controller.eval_main import Request, resolve, run_evaluation, temperature
 from tandem_controller.evaluate import EVAL_SEED, evaluate, fixed_greedy, headline
 from tandem_controller.outcomes import compare, figures
-from tandem_controller.run_dir import RunDir, open_run_dir, resolved
+from tandem_controller.past import Past
+from tandem_controller.run_dir import open_run_dir, resolved
 from tandem_controller.suites import plan, training_plan, with_samples
 from tandem_controller.tables import print_evaluation, print_paired
 
@@ -111,7 +112,7 @@ def test_a_run_that_is_not_there_is_named_with_those_that_are(config: Config, tm
     with pytest.raises(UserError, match=r"runs holds no run named run; it holds: none; "):
         resolve(config, "latest")
     for name in "abcdefg":
-        open_run_dir(RunDir(tmp_path / "runs" / name), config, 0)
+        open_run_dir(tmp_path / "runs" / name, config, Past())
     for wanted in ("latest", "3"):
         with pytest.raises(UserError, match=r"no run named run; it holds: (\w, ){4}\w and 2 more; check run\.name"):
             resolve(config, wanted)

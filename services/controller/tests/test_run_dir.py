@@ -8,20 +8,18 @@ from tandem.config import Config, load_recipe
 from tandem.storage import VersionStore
 from tandem.types import PublishKind, UserError
 from tandem_controller import preflight
-from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, resolved, saved_version, unused_store
+from tandem_controller.past import Past
+from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, resolved, unused_store
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    return Config.model_validate(
-        {"model": {"path": str(tmp_path)}, "run": {"dir": str(tmp_path / "runs"), "name": "a"}}
-    )
+    settings = {"model": {"path": str(tmp_path)}, "run": {"dir": str(tmp_path / "runs"), "name": "a"}}
+    return resolved(Config.model_validate(settings))
 
 
 def opened(config: Config, version: int = 0) -> RunDir:
-    run = find_run_dir(config, resume=version > 0)
-    open_run_dir(run, config, version)
-    return run
+    return open_run_dir(find_run_dir(config, resume=version > 0), config, Past(version))
 
 
 def test_a_second_run_does_not_overwrite_the_first(config: Config) -> None:
@@ -29,7 +27,7 @@ def test_a_second_run_does_not_overwrite_the_first(config: Config) -> None:
     assert load_recipe(run.path / "config.yaml") == config
     with pytest.raises(UserError, match="already holds a run; continue it with --resume"):
         find_run_dir(config, resume=False)
-    assert find_run_dir(config, resume=True).path == run.path
+    assert find_run_dir(config, resume=True) == run.path
 
 
 def test_figures_that_json_has_no_number_for_are_null(config: Config) -> None:
@@ -53,10 +51,6 @@ def test_a_resume_forgets_steps_that_it_will_make_again_and_a_torn_line(config: 
     opened(config, version=2)
     run.log({"version": 3, "again": 1})
     assert run.rows() == [{"version": 1}, {"version": 2}, {"version": 3, "again": 1}]
-
-
-def test_a_run_without_a_saved_state_resumes_from_the_start(config: Config) -> None:
-    assert saved_version(resolved(config)) == 0
 
 
 def test_a_folder_that_cannot_be_made_is_named(config: Config, tmp_path: Path) -> None:
@@ -99,8 +93,7 @@ def test_preflight_knows_the_environment_s_own_limit_and_a_missing_oracle(config
 
 
 def test_a_fresh_run_does_not_write_into_another_runs_store(config: Config) -> None:
-    config = resolved(config)
-    assert unused_store(config) == 0
+    unused_store(config)
     files = {"adapter_config.json": [b"{}"], "adapter_model.safetensors": [b"weights"]}
     VersionStore(config.checkpoint.url).commit(PublishKind.ADAPTER, 4, "abc", files, {})
     with pytest.raises(UserError, match="holds another run's adapter v4; choose another folder"):

@@ -14,7 +14,8 @@ import torch
 from tandem.algo import learning_rate
 from tandem.config import Config
 from tandem.model.chat import ChatFormat
-from tandem.model.loading import fingerprint, forbidden_token_ids, load_model, load_processor
+from tandem.model.folder import fingerprint
+from tandem.model.loading import forbidden_token_ids, load_model, load_processor
 from tandem.model.lora import adapter_config_json, attach_lora
 from tandem.model.sharding import shard_policy
 from tandem.model.vision import image_cache, token_grid

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.model.chat import ChatFormat
-from tandem.model.loading import fingerprint, model_folder
+from tandem.model.folder import fingerprint, model_folder
 from tandem.types import UserError
 
 LANGUAGE_MODULES = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
