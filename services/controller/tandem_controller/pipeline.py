@@ -137,6 +137,8 @@ class Pipeline:
         missing = [seed for seed in seeds if seed not in {group.seed for group in known}]
         if not missing:
             return known
+        if self.config.run.deterministic:  # who is played together shows in the last bits: the batch, or none of it
+            known, missing = [], list(seeds)
         task = training_task(self.config, version, missing)
         return [*known, *await self.fleet.play(task, self._arrived, crowd=staleness + 1)]
 

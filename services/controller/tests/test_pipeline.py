@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from replicas import Replica, episode, fleet_of
@@ -24,9 +25,11 @@ STEPS = 8
 START = Position(0, 0)
 
 
-def config(staleness: int, **rollout: object) -> Config:
+def config(staleness: int, deterministic: bool = False, **rollout: object) -> Config:
     tree = {"groups_per_step": GROUPS, "group_size": 2, "max_staleness": staleness, **rollout}
-    return Config.model_validate({"model": {"path": "x"}, "run": {"steps": STEPS}, "rollout": tree})
+    return Config.model_validate(
+        {"model": {"path": "x"}, "run": {"steps": STEPS, "deterministic": deterministic}, "rollout": tree}
+    )
 
 
 class Serving(Replica):
@@ -72,11 +75,11 @@ def _under(trajectory: Trajectory, *versions: int) -> Trajectory:
 
 @asynccontextmanager
 async def pipeline_of(
-    replica: Serving, folder: Path, staleness: int, start: Position = START, **rollout: object
+    replica: Serving, folder: Path, staleness: int, start: Position = START, **settings: Any
 ) -> AsyncIterator[Pipeline]:
     async with (
         fleet_of(replica) as fleet,
-        Pipeline(fleet, config(staleness, **rollout), RunDir(folder), start, replica.note) as line,
+        Pipeline(fleet, config(staleness, **settings), RunDir(folder), start, replica.note) as line,
     ):
         yield line
 
@@ -181,6 +184,25 @@ async def test_groups_of_other_settings_are_played_anew(tmp_path: Path) -> None:
         async with pipeline_of(replica, tmp_path, 0, temperature=temperature) as line:
             await learn(line, replica, range(1))
         assert replica.asked == batches(1)[0]
+
+
+async def test_a_deterministic_run_plays_what_is_left_of_a_batch_with_the_rest_of_it(tmp_path: Path) -> None:
+    """Who is played together shows in the last bits of what the engine computes: half a batch would play otherwise."""
+    first, wanted = Serving(), batches(2)
+    first.held = {wanted[1][2]}
+    async with pipeline_of(first, tmp_path, 0, deterministic=True) as line:
+        await learn(line, first, range(1))
+        await line.begin_save(1)
+        await line.saved()
+        position = line.position(1)
+        first.serves = 1
+        cut_off = asyncio.ensure_future(line.take(1))
+        await first.all_but(1, 2)
+        cut_off.cancel()
+    again = Serving()
+    async with pipeline_of(again, tmp_path, 0, position, deterministic=True) as line:
+        taken = await learn(line, again, range(1, 2))
+    assert again.asked == [group.seed for group in taken[0]] == wanted[1]
 
 
 async def test_a_failure_ahead_is_told_when_its_turn_comes(tmp_path: Path) -> None:
