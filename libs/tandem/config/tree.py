@@ -127,6 +127,20 @@ class CheckpointConfig(Section):
     )
 
 
+class SyncConfig(Section):
+    """How a new adapter gets to the rollout replicas."""
+
+    transport: Literal["shared_fs", "grpc"] = Field(
+        default="shared_fs",
+        description="From the store once it is published, or from the learner's ranks while that is being done.",
+    )
+    folder: str = Field(
+        default="",
+        description="Folder on a replica's machine for adapters sent to it; empty: /dev/shm where it has room for "
+        "three of the largest, else a temporary folder.",
+    )
+
+
 class ClusterConfig(Section):
     """Where the services run."""
 
@@ -176,6 +190,7 @@ class Config(Section):
     learner: LearnerConfig = LearnerConfig()
     sft: SftConfig = SftConfig()
     checkpoint: CheckpointConfig = CheckpointConfig()
+    sync: SyncConfig = SyncConfig()
     cluster: ClusterConfig = ClusterConfig()
     eval: EvalConfig = EvalConfig()
     obs: ObsConfig = ObsConfig()

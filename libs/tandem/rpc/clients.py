@@ -18,6 +18,7 @@ from tandem.types import (
     AdapterRef,
     LearnerStatus,
     PublishKind,
+    Pushed,
     RolloutStatus,
     RolloutTask,
     ShardRef,
@@ -55,9 +56,26 @@ class RolloutClient:
         async for reply in self.peer.stream(self.stub.Rollout, request, timeout_s):
             yield codec.decode_group(reply.group)
 
-    async def load_adapter(self, adapter: AdapterRef, timeout_s: float = LONG_S) -> AdapterLoaded:
-        """Serve an adapter; version 0 with an empty url is the bare base model."""
-        request = rpb.LoadAdapterRequest(request_id=new_request_id(), adapter=codec.encode_adapter(adapter))
+    async def put_shard(self, shard: ShardRef, chunks: Iterable[bytes], timeout_s: float = LONG_S) -> ShardRef:
+        """Send one rank's shard of an adapter, in chunks of at most 1 MiB, for `load_adapter` to join."""
+
+        def parts() -> Iterable[rpb.PutShardRequest]:
+            yield rpb.PutShardRequest(header=rpb.ShardHeader(shard=codec.encode_shard(shard)))
+            for chunk in chunks:
+                yield rpb.PutShardRequest(chunk=chunk)
+
+        return codec.decode_shard((await self.peer.unary(self.stub.PutShard, parts(), timeout_s)).shard)
+
+    async def load_adapter(
+        self, adapter: AdapterRef, pushed: Pushed | None = None, timeout_s: float = LONG_S
+    ) -> AdapterLoaded:
+        """Serve an adapter: a published one, or with `pushed` the one whose shards were sent, of which only version
+        and base model need to be known. Version 0 with an empty url is the bare base model."""
+        request = rpb.LoadAdapterRequest(
+            request_id=new_request_id(),
+            adapter=codec.encode_adapter(adapter),
+            pushed=codec.encode_pushed(pushed) if pushed else None,
+        )
         reply = await self.peer.unary(self.stub.LoadAdapter, request, timeout_s)
         return AdapterLoaded(reply.policy_version, reply.sha256, reply.probe_logprob, reply.seconds)
 

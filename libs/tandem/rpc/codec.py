@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from tandem.rpc.gen.common.v1 import common_pb2 as pb
+from tandem.rpc.gen.rollout.v1 import rollout_pb2 as rollout_pb
 from tandem.types import (
     AdapterRef,
     ContextPolicy,
     FinishReason,
     PublishKind,
+    Pushed,
     Sampling,
     ShardRef,
     StopReason,
@@ -95,6 +97,20 @@ def encode_adapter(ref: AdapterRef) -> pb.AdapterRef:
 def decode_adapter(message: pb.AdapterRef) -> AdapterRef:
     """From the wire."""
     return AdapterRef(message.version, message.url, message.sha256, message.name, message.base_model, message.size)
+
+
+def encode_pushed(pushed: Pushed) -> rollout_pb.PushedShards:
+    """To the wire."""
+    return rollout_pb.PushedShards(
+        world_size=pushed.world_size,
+        adapter_config_json=pushed.adapter_config_json,
+        metadata_json=pushed.metadata_json,
+    )
+
+
+def decode_pushed(message: rollout_pb.PushedShards) -> Pushed:
+    """From the wire."""
+    return Pushed(message.world_size, message.adapter_config_json, message.metadata_json)
 
 
 def encode_group(group: TrajectoryGroup) -> pb.TrajectoryGroup:

@@ -2,7 +2,7 @@
 
 from tandem.storage.adapter_files import adapter_files, check_base, parse_adapter_config, parse_object
 from tandem.storage.blobs import STAGING, BlobStore, measure
-from tandem.storage.incoming import Receiver, Staging, shard_name
+from tandem.storage.incoming import Receiver, Staging, check_complete, shard_name
 from tandem.storage.lease import Lease, acquire
 from tandem.storage.manifest import CONFIG_FILE, MANIFEST, TENSOR_FILE, FileEntry, Manifest
 from tandem.storage.problems import explained
@@ -40,6 +40,7 @@ __all__ = [
     "acquire",
     "adapter_files",
     "check_base",
+    "check_complete",
     "explained",
     "joined_pieces",
     "latest",

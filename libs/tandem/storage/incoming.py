@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
@@ -24,8 +24,9 @@ def shard_name(ref: ShardRef) -> str:
 class Receiver:
     """One shard being received; made by `Staging.receive`."""
 
-    def __init__(self, ref: ShardRef, path: Path) -> None:
+    def __init__(self, ref: ShardRef, path: Path, setting: str) -> None:
         self.ref = ref
+        self.setting = setting
         self.what = shard_name(ref)
         self.path = path
         self.digest = hashlib.sha256()
@@ -39,13 +40,13 @@ class Receiver:
         self.size += len(chunk)
         if self.size > self.ref.size:
             raise DataCorrupt(f"{self.what}: more bytes than the {self.ref.size} announced")
-        with explained(f"spooling {self.path}", writing=True):
+        with explained(f"spooling {self.path}", writing=True, setting=self.setting):
             self.file.write(chunk)
         self.digest.update(chunk)
 
     def close(self) -> None:
         """Flush. Raises DataCorrupt where the bytes are not those announced."""
-        with explained(f"spooling {self.path}", writing=True):
+        with explained(f"spooling {self.path}", writing=True, setting=self.setting):
             self.file.close()
         if self.size != self.ref.size:
             raise DataCorrupt(f"{self.what}: truncated: {self.size} of {self.ref.size} bytes came")
@@ -61,14 +62,22 @@ class Receiver:
 
 
 class Staging:
-    """The shards of versions not yet published. Methods may be called from several threads."""
+    """The shards of versions not yet joined. Methods may be called from several threads."""
 
-    def __init__(self, folder: Path) -> None:
-        """`folder` is local and no one else's: what a crash has left in it goes."""
+    def __init__(
+        self, folder: Path, setting: str = "checkpoint.url", anew: str = "delete v{version} to start it anew"
+    ) -> None:
+        """`folder` is local and no one else's: what a crash has left in it goes.
+
+        `setting` names the field of the config that says where it is; `anew` says in errors how a version whose
+        shards do not go together is begun anew.
+        """
         self.folder = folder
+        self.setting = setting
+        self.anew = anew
         self._shards: dict[tuple[PublishKind, int], dict[int, ShardRef]] = {}
         self._lock = Lock()
-        with explained(f"making {folder}", writing=True):
+        with explained(f"making {folder}", writing=True, setting=setting):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True, mode=0o700)
 
@@ -81,8 +90,8 @@ class Staging:
             DataCorrupt: truncated, changed on the way, or not what it was announced as.
         """
         self._check_conflict(ref)
-        with explained(f"spooling to {self.folder}", writing=True):
-            receiver = Receiver(ref, self.folder / f"incoming-{uuid4().hex}")
+        with explained(f"spooling to {self.folder}", writing=True, setting=self.setting):
+            receiver = Receiver(ref, self.folder / f"incoming-{uuid4().hex}", self.setting)
         try:
             yield receiver
             receiver.close()
@@ -98,8 +107,9 @@ class Staging:
             return dict(self._shards.get((kind, version), {}))
 
     @contextmanager
-    def opened(self, refs: list[ShardRef]) -> Iterator[list[OpenShard]]:
-        """Open shards for joining; each is hashed again, for the spool is a disk like any other.
+    def opened(self, refs: list[ShardRef], *, hash_again: bool = True) -> Iterator[list[OpenShard]]:
+        """Open shards for joining; each is hashed again, for the spool is a disk like any other, unless the caller
+        checks what he makes of them.
 
         Raises:
             DataCorrupt: a spooled shard has changed; it is dropped, so that it can be sent again.
@@ -109,7 +119,7 @@ class Staging:
             for ref in refs:
                 with explained(f"reading the {shard_name(ref)}"):
                     file = files.enter_context(open(self._path(ref), "rb"))
-                    digest = hashlib.file_digest(file, "sha256").hexdigest()
+                    digest = hashlib.file_digest(file, "sha256").hexdigest() if hash_again else ref.sha256
                 if digest != ref.sha256:
                     self._drop(ref)
                     raise DataCorrupt(f"{shard_name(ref)}: changed in {self._path(ref)} since it came; send it again")
@@ -135,7 +145,7 @@ class Staging:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _check_conflict(self, ref: ShardRef) -> None:
-        anew = f"delete v{ref.version} to start it anew"
+        anew = self.anew.format(version=ref.version)
         for other in self.of(ref.kind, ref.version).values():
             if other.world_size != ref.world_size:
                 raise UserError(f"{shard_name(ref)}: shards of {other.world_size} ranks are here; {anew}")
@@ -146,7 +156,7 @@ class Staging:
     def _keep(self, receiver: Receiver) -> None:
         ref = receiver.ref
         self._check_conflict(ref)
-        with self._lock, explained(f"spooling {self._path(ref)}", writing=True):
+        with self._lock, explained(f"spooling {self._path(ref)}", writing=True, setting=self.setting):
             os.replace(receiver.path, self._path(ref))
             self._shards.setdefault((ref.kind, ref.version), {})[ref.rank] = ref
 
@@ -160,3 +170,14 @@ class Staging:
 
     def _path(self, ref: ShardRef) -> Path:
         return self.folder / f"{ref.kind}-v{ref.version:08d}-rank{ref.rank:05d}.safetensors"
+
+
+def check_complete(staged: Mapping[int, ShardRef], world_size: int, what: str) -> list[ShardRef]:
+    """The shards of all ranks, in order. Raises UserError where one is missing, or `staged` is of another number."""
+    for ref in staged.values():
+        if ref.world_size != world_size:
+            raise UserError(f"{what}: the shards are of {ref.world_size} ranks, not of {world_size}")
+    missing = next((rank for rank in range(world_size) if rank not in staged), None)
+    if missing is not None:
+        raise UserError(f"{what}: no shard of rank {missing} of {world_size} has come; export again, then publish")
+    return [staged[rank] for rank in range(world_size)]

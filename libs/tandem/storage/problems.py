@@ -10,19 +10,20 @@ from contextlib import contextmanager
 from tandem.types import NotFound, Unavailable, UserError
 
 _REMEDY = {
-    errno.ENOSPC: "free space there or choose another checkpoint.url",
-    errno.EDQUOT: "free space there or choose another checkpoint.url",
-    errno.EFBIG: "the file system allows no larger file; choose another checkpoint.url",
-    errno.EACCES: "allow writing there or choose another checkpoint.url",
-    errno.EPERM: "allow writing there or choose another checkpoint.url",
-    errno.EROFS: "it is mounted read-only; choose another checkpoint.url",
-    errno.ENOTDIR: "a file stands where a folder should; choose another checkpoint.url",
+    errno.ENOSPC: "free space there or choose another {setting}",
+    errno.EDQUOT: "free space there or choose another {setting}",
+    errno.EFBIG: "the file system allows no larger file; choose another {setting}",
+    errno.EACCES: "allow writing there or choose another {setting}",
+    errno.EPERM: "allow writing there or choose another {setting}",
+    errno.EROFS: "it is mounted read-only; choose another {setting}",
+    errno.ENOTDIR: "a file stands where a folder should; choose another {setting}",
 }
 
 
 @contextmanager
-def explained(what: str, *, writing: bool = False) -> Iterator[None]:
-    """Turn what the store raises into Tandem's exceptions; `what` says what was being done, and where.
+def explained(what: str, *, writing: bool = False, setting: str = "checkpoint.url") -> Iterator[None]:
+    """Turn what the store raises into Tandem's exceptions; `what` says what was being done, and where,
+    `setting` names the field of the config that says where.
 
     Raises:
         NotFound: the file to read is not there.
@@ -33,17 +34,17 @@ def explained(what: str, *, writing: bool = False) -> Iterator[None]:
         yield
     except FileNotFoundError as problem:
         if writing:
-            raise UserError(f"{what}: no such folder or bucket; check checkpoint.url") from problem
+            raise UserError(f"{what}: no such folder or bucket; check {setting}") from problem
         raise NotFound(f"{what}: not there") from problem
     except (ConnectionError, TimeoutError) as problem:
         raise Unavailable(f"{what}: {_line(problem)}") from problem
     except OSError as problem:
-        remedy = _REMEDY.get(problem.errno or 0, "check checkpoint.url")
+        remedy = _REMEDY.get(problem.errno or 0, "check {setting}").format(setting=setting)
         raise UserError(f"{what}: {_line(problem)}; {remedy}") from problem
     except _botocore("ConnectionError", "HTTPClientError") as problem:
         raise Unavailable(f"{what}: {_line(problem)}") from problem
     except _botocore("BotoCoreError", "ClientError") as problem:
-        raise UserError(f"{what}: {_line(problem)}; check checkpoint.url and its credentials") from problem
+        raise UserError(f"{what}: {_line(problem)}; check {setting} and its credentials") from problem
 
 
 def _line(problem: BaseException) -> str:

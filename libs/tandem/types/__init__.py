@@ -11,7 +11,15 @@ from tandem.types.episode import (
     Turn,
 )
 from tandem.types.errors import DataCorrupt, NotFound, StaleRequest, TandemError, Unavailable, UserError, exit_code
-from tandem.types.service import AdapterLoaded, LearnerStatus, RolloutStatus, RolloutTask, SnapshotTaken, TrainResult
+from tandem.types.service import (
+    AdapterLoaded,
+    LearnerStatus,
+    Pushed,
+    RolloutStatus,
+    RolloutTask,
+    SnapshotTaken,
+    TrainResult,
+)
 
 __all__ = [
     "AdapterLoaded",
@@ -22,6 +30,7 @@ __all__ = [
     "LearnerStatus",
     "NotFound",
     "PublishKind",
+    "Pushed",
     "RolloutStatus",
     "RolloutTask",
     "Sampling",

@@ -27,6 +27,15 @@ class RolloutTask:
 
 
 @dataclass(frozen=True, slots=True)
+class Pushed:
+    """An adapter whose `world_size` shards the ranks have sent to a replica; the rest is as it is published with."""
+
+    world_size: int
+    adapter_config_json: str
+    metadata_json: str = "{}"
+
+
+@dataclass(frozen=True, slots=True)
 class AdapterLoaded:
     """A replica's acknowledgement: it serves `policy_version`, and `probe_logprob` (nats) was seen under it."""
 

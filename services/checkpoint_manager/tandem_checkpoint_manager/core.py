@@ -29,6 +29,7 @@ from tandem.storage import (
     VersionStore,
     adapter_files,
     check_base,
+    check_complete,
     joined_pieces,
     measure,
     parse_adapter_config,
@@ -175,8 +176,8 @@ class CheckpointManager:
                 f"{request.what}: v{latest.manifest.version} is published already; only newer ones can follow"
             )
         else:
-            _check_complete(request, staged)
-            with self.staging.opened([staged[rank] for rank in sorted(staged)]) as shards:
+            complete = check_complete(staged, request.world_size, request.what)
+            with self.staging.opened(complete) as shards:
                 files = _files(request, shards, self.base_folder)
                 if not present:
                     ref = self.store.commit(request.kind, request.version, request.base_model, files, request.metadata)
@@ -244,15 +245,6 @@ def _checked(
         parse_adapter_config(adapter_config_json, what)
     metadata = parse_object(metadata_json or "{}", f"{what}: metadata_json")
     return Request(kind, version, world_size, base_model, adapter_config_json if adapter else "", metadata)
-
-
-def _check_complete(request: Request, staged: dict[int, ShardRef]) -> None:
-    for ref in staged.values():
-        if ref.world_size != request.world_size:
-            raise UserError(f"{request.what}: the shards are of {ref.world_size} ranks, not of {request.world_size}")
-    if missing := [rank for rank in range(request.world_size) if rank not in staged]:
-        rank = f"rank {missing[0]} of {request.world_size}"
-        raise UserError(f"{request.what}: no shard of {rank} has come; export again, then publish")
 
 
 def _files(request: Request, shards: list[OpenShard], base_folder: Path) -> dict[str, Iterable[bytes]]:

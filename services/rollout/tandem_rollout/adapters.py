@@ -1,20 +1,25 @@
-"""From a published adapter to a verified folder of the engine's own, with everything checked that can be
-before the engine sees it."""
+"""From an adapter, published or sent by the ranks, to a verified folder of the engine's own, with everything checked
+that can be before the engine sees it."""
 
 from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from uuid import uuid4
 
 from safetensors import safe_open
 
 from tandem.storage import MANIFEST, read_adapter, read_manifest
-from tandem.types import AdapterRef, DataCorrupt, PublishKind, UserError
+from tandem.types import AdapterRef, DataCorrupt, PublishKind, Pushed, UserError
 from tandem_rollout.base_model import BaseModel
 from tandem_rollout.engine import LocalAdapter
+from tandem_rollout.inbox import Inbox
 
+HEADER_BYTES = 64 * 2**20  # of all ranks' shards together, at most; an 8B model's from 64 ranks are 10 MB
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 
 
@@ -25,6 +30,17 @@ class AdapterRules:
     base: BaseModel
     max_lora_rank: int
     vision: bool
+
+    @property
+    def most_bytes(self) -> int:
+        """The most that an adapter they allow can take: every layer that may carry one, in float32, and headers."""
+        endings = tuple(f".{module}.weight" for module in self.base.lora_modules(self.vision))
+        entries = 0
+        for path in self.base.path.glob("*.safetensors"):
+            with safe_open(path, framework="numpy") as file:
+                shapes = [file.get_slice(name).get_shape() for name in file.keys() if name.endswith(endings)]  # noqa: SIM118
+            entries += sum(self.max_lora_rank * (rows + columns) for rows, columns in shapes)
+        return 4 * entries + HEADER_BYTES
 
 
 def stage_adapter(ref: AdapterRef, rules: AdapterRules, folder: Path) -> LocalAdapter:
@@ -38,11 +54,7 @@ def stage_adapter(ref: AdapterRef, rules: AdapterRules, folder: Path) -> LocalAd
         NotFound: nothing is published there.
         DataCorrupt: what is published differs from the reference or its manifest, or is no LoRA adapter.
     """
-    if ref.base_model != rules.base.fingerprint:
-        raise UserError(
-            f"adapter {ref.name} was trained on base model {ref.base_model[:12] or 'unknown'}, this replica "
-            f"serves {rules.base.fingerprint[:12]} ({rules.base.path}); load an adapter of this model"
-        )
+    _check_base(ref, rules)
     manifest = read_manifest(ref)
     if manifest.kind is not PublishKind.ADAPTER:
         raise UserError(f"{ref.url} is a published {manifest.kind}; load an adapter")
@@ -50,21 +62,48 @@ def stage_adapter(ref: AdapterRef, rules: AdapterRules, folder: Path) -> LocalAd
         raise DataCorrupt(
             f"{ref.url}: manifest is of version {manifest.version} and base model {manifest.base_model[:12]}"
         )
-    name = f"tandem-v{ref.version:08d}-{ref.sha256[:12]}"
-    copy = folder / name
-    shutil.rmtree(copy, ignore_errors=True)
-    source = read_adapter(ref, cache=folder / "downloads")
-    copy.mkdir(parents=True)
+
+    def copy(target: Path) -> AdapterRef:
+        with TemporaryDirectory(dir=folder, prefix="download-") as cache:
+            source = read_adapter(ref, cache=Path(cache))
+            for name_of_file in (*manifest.files, MANIFEST):  # whatever else lies there is unverified
+                shutil.copyfile(source / name_of_file, target / name_of_file)
+        read_adapter(replace(ref, url=str(target)))  # what counts is what the engine will read
+        return ref
+
+    return _stage(copy, rules, folder)
+
+
+def join_adapter(ref: AdapterRef, pushed: Pushed, inbox: Inbox, rules: AdapterRules, folder: Path) -> LocalAdapter:
+    """As `stage_adapter`, of what the ranks have sent: nothing is read from a store. Raises as `Inbox.join`, too."""
+    _check_base(ref, rules)
+    return _stage(lambda target: inbox.join(ref, pushed, target), rules, folder)
+
+
+def _stage(fill: Callable[[Path], AdapterRef], rules: AdapterRules, folder: Path) -> LocalAdapter:
+    """Have `fill` write an adapter to a new folder, check it, and give the folder its name."""
+    folder.mkdir(parents=True, exist_ok=True)
+    new = folder / f"incoming-{uuid4().hex}"
+    new.mkdir()
     try:
-        for name_of_file in (*manifest.files, MANIFEST):  # whatever else lies there is unverified
-            shutil.copyfile(source / name_of_file, copy / name_of_file)
-        read_adapter(replace(ref, url=str(copy)))  # what counts is what the engine will read
-        _check_config(ref, copy / CONFIG, rules)
-        max_abs_b = _check_tensors(ref, copy / TENSORS, rules)
-    except BaseException:
-        shutil.rmtree(copy, ignore_errors=True)
-        raise
-    return LocalAdapter(ref.version, name, copy, max_abs_b)
+        ref = fill(new)
+        _check_config(ref, new / CONFIG, rules)
+        max_abs_b = _check_tensors(ref, new / TENSORS, rules)
+        name = f"tandem-v{ref.version:08d}-{ref.sha256[:12]}"
+        # of equal name is equal content, and the engine may be reading it
+        if not (folder / name).exists():
+            new.rename(folder / name)
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+    return LocalAdapter(ref.version, name, folder / name, ref.sha256, max_abs_b)
+
+
+def _check_base(ref: AdapterRef, rules: AdapterRules) -> None:
+    if ref.base_model != rules.base.fingerprint:
+        raise UserError(
+            f"adapter {ref.name} was trained on base model {ref.base_model[:12] or 'unknown'}, this replica "
+            f"serves {rules.base.fingerprint[:12]} ({rules.base.path}); load an adapter of this model"
+        )
 
 
 def _check_config(ref: AdapterRef, path: Path, rules: AdapterRules) -> None:

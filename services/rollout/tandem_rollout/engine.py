@@ -44,6 +44,7 @@ class LocalAdapter:
     version: int
     name: str
     folder: Path
+    sha256: str  # of its manifest
     max_abs_b: float  # largest |entry| of the B matrices: 0 is the base model's policy
 
 

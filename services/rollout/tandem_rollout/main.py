@@ -76,7 +76,7 @@ def build_replica(config: Config, engine: Engine, base: BaseModel) -> Replica:
     rules = AdapterRules(base, rollout.engine.max_lora_rank, config.learner.lora.vision)
     timeout = config.env.step_timeout_s
     environments = EnvThreads(envs.make, timeout) if config.env.workers == "threads" else EnvProcesses(timeout)
-    return Replica(engine, Player(engine, base.chat, environments, limits), rules)
+    return Replica(engine, Player(engine, base.chat, environments, limits), rules, config.sync.folder)
 
 
 async def _watch(engine: Engine, server: RunningServer) -> None:

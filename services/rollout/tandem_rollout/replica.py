@@ -4,39 +4,49 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import tempfile
 import time
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from pathlib import Path
+from contextlib import AbstractContextManager, aclosing
 
 from tandem.obs import get_logger
 from tandem.types import (
     AdapterLoaded,
     AdapterRef,
+    Pushed,
     RolloutStatus,
     RolloutTask,
+    ShardRef,
     StaleRequest,
     TrajectoryGroup,
     Unavailable,
 )
-from tandem_rollout.adapters import AdapterRules, stage_adapter
+from tandem_rollout.adapters import AdapterRules, join_adapter, stage_adapter
 from tandem_rollout.core import Player
 from tandem_rollout.engine import Engine, LocalAdapter
+from tandem_rollout.inbox import Inbox, Incoming
+from tandem_rollout.own_folder import OwnFolder, parent_for
 
 log = get_logger(__name__)
+ADAPTERS_HELD = 3  # the one served, the next one, and its shards while they are joined
 
 
 class Replica:
     """What the servicer calls. Starts at version 0, the base model."""
 
-    def __init__(self, engine: Engine, player: Player, rules: AdapterRules) -> None:
+    def __init__(self, engine: Engine, player: Player, rules: AdapterRules, folder: str = "") -> None:
+        """`folder` is where adapters in use lie; empty chooses one: see `sync.folder` in the config.
+
+        Raises:
+            UserError: nothing can be written there.
+        """
         self.engine = engine
         self.player = player
         self.rules = rules
         self.asleep = False
         self._lock = asyncio.Lock()  # one change of what the engine is or serves at a time
-        self._folder = Path(tempfile.mkdtemp(prefix="tandem-adapters-"))
+        most = rules.most_bytes
+        self._folder = OwnFolder(parent_for(folder, ADAPTERS_HELD * most))
+        self.inbox = Inbox(self._folder.path / "shards", most)
         self._adapter: LocalAdapter | None = None
         self._loaded: AdapterLoaded | None = None
 
@@ -59,28 +69,31 @@ class Replica:
             async for group in groups:
                 yield group
 
-    async def load(self, ref: AdapterRef) -> AdapterLoaded:
-        """Serve a published adapter; version 0 without a URL is the base model. The same one again does
-        nothing.
+    def receive(self, ref: ShardRef) -> AbstractContextManager[Incoming]:
+        """Receive a shard of an adapter that is to be loaded: write its chunks in the body. Raises as the inbox."""
+        return self.inbox.receive(ref)
+
+    async def load(self, ref: AdapterRef, pushed: Pushed | None = None) -> AdapterLoaded:
+        """Serve an adapter: a published one, or with `pushed` the one whose shards were sent here. Version 0 without
+        either is the base model. The same one again does nothing.
 
         Episodes that are running go on under the new version from their next turn; each turn names its own.
 
         Raises:
             StaleRequest: the replica sleeps.
-            UserError, NotFound, DataCorrupt: as `stage_adapter` and `Engine.serve`; the old one is still
-            served.
+            UserError, NotFound, DataCorrupt: as `stage_adapter`, `join_adapter` and `Engine.serve`; the old one is
+            still served.
         """
         started = time.perf_counter()
         async with self._lock:
             if self.asleep:
                 raise StaleRequest("the replica sleeps; wake it before it can load an adapter")
-            if self._loaded and (ref.version, ref.sha256) == (
-                self._loaded.policy_version,
-                self._loaded.sha256,
-            ):
+            if self._loaded and self._serves(self._loaded, ref, pushed):
                 return self._loaded
-            bare = ref.version == 0 and not ref.url
-            new = None if bare else await asyncio.to_thread(stage_adapter, ref, self.rules, self._folder)
+            new = await self._staged(ref, pushed)
+            sha256 = new.sha256 if new else ref.sha256
+            if self._loaded and (ref.version, sha256) == (self._loaded.policy_version, self._loaded.sha256):
+                return self._loaded  # sent once more
             try:
                 logprob = await self.engine.serve(new)
             except BaseException:
@@ -90,9 +103,25 @@ class Replica:
             old, self._adapter = self._adapter, new
             if old is not None:  # no longer in the engine: its files may go
                 shutil.rmtree(old.folder, ignore_errors=True)
-            self._loaded = AdapterLoaded(ref.version, ref.sha256, logprob, time.perf_counter() - started)
+            self.inbox.clear()
+            self._loaded = AdapterLoaded(ref.version, sha256, logprob, time.perf_counter() - started)
             log.info("serving version %d, probe %.4f, %.2f s", ref.version, logprob, self._loaded.seconds)
             return self._loaded
+
+    def _serves(self, loaded: AdapterLoaded, ref: AdapterRef, pushed: Pushed | None) -> bool:
+        """Whether a request is for what is served. Of what was sent here the hash is not known before it is joined:
+        where no shard is here, the request is a retry."""
+        if ref.version != loaded.policy_version:
+            return False
+        return not self.inbox.holds(ref.version) if pushed else ref.sha256 == loaded.sha256
+
+    async def _staged(self, ref: AdapterRef, pushed: Pushed | None) -> LocalAdapter | None:
+        folder = self._folder.path
+        if pushed:
+            return await asyncio.to_thread(join_adapter, ref, pushed, self.inbox, self.rules, folder)
+        if ref.version == 0 and not ref.url:
+            return None
+        return await asyncio.to_thread(stage_adapter, ref, self.rules, folder)
 
     async def sleep(self) -> bool:
         """Free device memory; False where there is no sleep mode. Raises StaleRequest while episodes run."""
@@ -129,4 +158,4 @@ class Replica:
         """Stop the engine and remove what was copied."""
         await self.player.close()
         await self.engine.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()

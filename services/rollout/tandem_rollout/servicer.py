@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
@@ -10,7 +11,7 @@ import grpc
 from tandem.rpc import codec
 from tandem.rpc.gen.rollout.v1 import rollout_pb2 as pb
 from tandem.rpc.gen.rollout.v1 import rollout_pb2_grpc
-from tandem.types import RolloutTask
+from tandem.types import RolloutTask, UserError
 from tandem_rollout.replica import Replica
 
 SERVICE = pb.DESCRIPTOR.services_by_name["RolloutService"].full_name
@@ -44,9 +45,27 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             async for group in groups:
                 yield pb.RolloutResponse(group=codec.encode_group(group))
 
+    async def PutShard(
+        self, request_iterator: AsyncIterator[pb.PutShardRequest], context: Context
+    ) -> pb.PutShardResponse:
+        """Header, then chunks; each is hashed and written before the next is taken."""
+        parts = aiter(request_iterator)
+        first = await anext(parts, pb.PutShardRequest())
+        if first.WhichOneof("part") != "header":
+            raise UserError("PutShard: the first message must be the header")
+        ref = codec.decode_shard(first.header.shard)
+        scope = self.replica.receive(ref)
+        with scope as incoming:
+            async for part in parts:
+                if part.WhichOneof("part") != "chunk":
+                    raise UserError("PutShard: only chunks may follow the header")
+                await asyncio.to_thread(incoming.write, part.chunk)
+        return pb.PutShardResponse(shard=codec.encode_shard(ref))
+
     async def LoadAdapter(self, request: pb.LoadAdapterRequest, context: Context) -> pb.LoadAdapterResponse:
         """Idempotent by version and content."""
-        loaded = await self.replica.load(codec.decode_adapter(request.adapter))
+        pushed = codec.decode_pushed(request.pushed) if request.HasField("pushed") else None
+        loaded = await self.replica.load(codec.decode_adapter(request.adapter), pushed)
         return pb.LoadAdapterResponse(
             policy_version=loaded.policy_version,
             sha256=loaded.sha256,

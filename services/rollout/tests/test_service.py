@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
-from rollout_stub_engine import StubEngine
+from rollout_service import serving
 
-from tandem.config import Config
-from tandem.rpc.clients import RolloutClient
-from tandem.rpc.server import serve
 from tandem.types import (
     AdapterRef,
     ContextPolicy,
@@ -25,39 +21,14 @@ from tandem.types import (
     UserError,
 )
 from tandem_rollout.base_model import BaseModel
-from tandem_rollout.main import build_replica
-from tandem_rollout.replica import Replica
-from tandem_rollout.servicer import SERVICE, RolloutServicer
 
 Publish = Callable[..., AdapterRef]
 BASE = AdapterRef(0, "", "", "", "", 0)
 TASK = RolloutTask("maze2d:tiny", (1, 2), 2, 0, Sampling(max_tokens=8), ContextPolicy(1), 4, 0)
 
 
-@dataclass(frozen=True)
-class Running:
-    client: RolloutClient
-    engine: StubEngine
-    replica: Replica
-
-
-@asynccontextmanager
-async def running(base: BaseModel, **settings: object) -> AsyncIterator[Running]:
-    config = Config.model_validate({"model": {"path": str(base.path)}, "learner": {"lora": {"vision": True}}})
-    engine = StubEngine(base.chat, answer=lambda number: "?", **settings)  # type: ignore[arg-type]
-    replica = build_replica(config, engine, base)
-    server = await serve(RolloutServicer(replica).register, [SERVICE])
-    client = RolloutClient(server.address)
-    try:
-        yield Running(client, engine, replica)
-    finally:
-        await client.close()
-        await server.stop(0)
-        await replica.close()
-
-
 async def test_groups_travel_whole(base: BaseModel) -> None:
-    async with running(base) as service:
+    async with serving(base) as service:
         groups = [group async for group in service.client.rollout(TASK)]
         direct = [group async for group in service.replica.rollout(TASK)]
         status = await service.client.status()
@@ -71,7 +42,7 @@ async def test_groups_travel_whole(base: BaseModel) -> None:
 
 async def test_adapter_versions(base: BaseModel, publish: Publish) -> None:
     one, two = publish(1), publish(2)
-    async with running(base) as service:
+    async with serving(base) as service:
         client, engine = service.client, service.engine
         loaded = await client.load_adapter(one)
         assert (loaded.policy_version, loaded.sha256, loaded.probe_logprob) == (1, one.sha256, -1.5)
@@ -91,7 +62,7 @@ async def test_adapter_versions(base: BaseModel, publish: Publish) -> None:
 async def test_a_task_that_may_advance_is_played_by_a_newer_version_but_not_by_an_older(
     base: BaseModel, publish: Publish
 ) -> None:
-    async with running(base) as service:
+    async with serving(base) as service:
         await service.client.load_adapter(publish(1))
         groups = [group async for group in service.client.rollout(replace(TASK, may_advance=True))]
         assert {turn.policy_version for g in groups for t in g.trajectories for turn in t.turns} == {1}
@@ -101,7 +72,7 @@ async def test_a_task_that_may_advance_is_played_by_a_newer_version_but_not_by_a
 
 async def test_a_failed_load_leaves_the_old_adapter(base: BaseModel, publish: Publish) -> None:
     one, two = publish(1), publish(2)
-    async with running(base) as service:
+    async with serving(base) as service:
         await service.client.load_adapter(one)
         service.engine.refuses = DataCorrupt("the policy is still the base model's")
         with pytest.raises(DataCorrupt, match="still the base"):
@@ -109,7 +80,7 @@ async def test_a_failed_load_leaves_the_old_adapter(base: BaseModel, publish: Pu
         with pytest.raises(UserError, match="base model"):
             await service.client.load_adapter(replace(two, base_model="0" * 64))
         assert (await service.client.status()).policy_version == 1
-        kept = [path.name for path in service.replica._folder.iterdir() if path.name.startswith("tandem-v")]
+        kept = [path.name for path in service.replica._folder.path.iterdir() if path.name.startswith("tandem-v")]
         assert len(kept) == 1 and "v00000001" in kept[0]
         service.engine.refuses = None
         assert (await service.client.load_adapter(two)).policy_version == 2
@@ -117,7 +88,7 @@ async def test_a_failed_load_leaves_the_old_adapter(base: BaseModel, publish: Pu
 
 @pytest.mark.parametrize("sleep_mode", [False, True])
 async def test_sleep_and_wake(base: BaseModel, publish: Publish, sleep_mode: bool) -> None:
-    async with running(base, has_sleep_mode=sleep_mode) as service:
+    async with serving(base, has_sleep_mode=sleep_mode) as service:
         client = service.client
         assert await client.sleep() is sleep_mode
         assert await client.sleep() is sleep_mode  # idempotent
@@ -133,7 +104,7 @@ async def test_sleep_and_wake(base: BaseModel, publish: Publish, sleep_mode: boo
 
 
 async def test_no_sleep_while_episodes_run_and_cancelling_ends_them(base: BaseModel) -> None:
-    async with running(base, hold=asyncio.Event()) as service:
+    async with serving(base, hold=asyncio.Event()) as service:
         waiting = asyncio.ensure_future(anext(service.client.rollout(TASK)))
         await service.engine.until_running(4)
         assert (await service.client.status()).episodes_running == 4
@@ -146,7 +117,7 @@ async def test_no_sleep_while_episodes_run_and_cancelling_ends_them(base: BaseMo
 
 
 async def test_failures_are_statuses_or_data(base: BaseModel) -> None:
-    async with running(base, fail_at=1) as service:
+    async with serving(base, fail_at=1) as service:
         groups = [group async for group in service.client.rollout(TASK)]
         stops = [t.stop_reason for group in groups for t in group.trajectories]
         assert stops.count(StopReason.ENGINE_ERROR) == 1 and stops.count(StopReason.TURN_LIMIT) == 3

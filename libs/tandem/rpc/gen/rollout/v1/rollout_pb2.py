@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from tandem.rpc.gen.common.v1 import common_pb2 as tandem_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftandem/rollout/v1/rollout.proto\x12\x11tandem.rollout.v1\x1a\x1dtandem/common/v1/common.proto\"\x8b\x02\n\x0eRolloutRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\x0b\n\x03\x65nv\x18\x03 \x01(\t\x12\r\n\x05seeds\x18\x04 \x03(\x04\x12\x12\n\ngroup_size\x18\x05 \x01(\r\x12,\n\x08sampling\x18\x06 \x01(\x0b\x32\x1a.tandem.common.v1.Sampling\x12\x30\n\x07\x63ontext\x18\x07 \x01(\x0b\x32\x1f.tandem.common.v1.ContextPolicy\x12\x11\n\tmax_turns\x18\x08 \x01(\r\x12\x15\n\rsampling_seed\x18\t \x01(\x04\x12\x13\n\x0bmay_advance\x18\n \x01(\x08\"C\n\x0fRolloutResponse\x12\x30\n\x05group\x18\x01 \x01(\x0b\x32!.tandem.common.v1.TrajectoryGroup\"W\n\x12LoadAdapterRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12-\n\x07\x61\x64\x61pter\x18\x02 \x01(\x0b\x32\x1c.tandem.common.v1.AdapterRef\"e\n\x13LoadAdapterResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x15\n\rprobe_logprob\x18\x03 \x01(\x01\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\"\"\n\x0cSleepRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1e\n\rSleepResponse\x12\r\n\x05\x66reed\x18\x01 \x01(\x08\"!\n\x0bWakeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x0e\n\x0cWakeResponse\"\x12\n\x10GetStatusRequest\"\xd1\x01\n\x11GetStatusResponse\x12\x0f\n\x07healthy\x18\x01 \x01(\x08\x12\x0e\n\x06\x61sleep\x18\x02 \x01(\x08\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x04\x12\x12\n\nbase_model\x18\x04 \x01(\t\x12\x15\n\rmax_lora_rank\x18\x05 \x01(\r\x12\x18\n\x10\x65pisodes_running\x18\x06 \x01(\r\x12\x15\n\repisodes_done\x18\x07 \x01(\x04\x12\x12\n\nturns_done\x18\x08 \x01(\x04\x12\x13\n\x0btokens_done\x18\t \x01(\x04\x32\xaf\x03\n\x0eRolloutService\x12R\n\x07Rollout\x12!.tandem.rollout.v1.RolloutRequest\x1a\".tandem.rollout.v1.RolloutResponse0\x01\x12\\\n\x0bLoadAdapter\x12%.tandem.rollout.v1.LoadAdapterRequest\x1a&.tandem.rollout.v1.LoadAdapterResponse\x12J\n\x05Sleep\x12\x1f.tandem.rollout.v1.SleepRequest\x1a .tandem.rollout.v1.SleepResponse\x12G\n\x04Wake\x12\x1e.tandem.rollout.v1.WakeRequest\x1a\x1f.tandem.rollout.v1.WakeResponse\x12V\n\tGetStatus\x12#.tandem.rollout.v1.GetStatusRequest\x1a$.tandem.rollout.v1.GetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftandem/rollout/v1/rollout.proto\x12\x11tandem.rollout.v1\x1a\x1dtandem/common/v1/common.proto\"\x8b\x02\n\x0eRolloutRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x16\n\x0epolicy_version\x18\x02 \x01(\x04\x12\x0b\n\x03\x65nv\x18\x03 \x01(\t\x12\r\n\x05seeds\x18\x04 \x03(\x04\x12\x12\n\ngroup_size\x18\x05 \x01(\r\x12,\n\x08sampling\x18\x06 \x01(\x0b\x32\x1a.tandem.common.v1.Sampling\x12\x30\n\x07\x63ontext\x18\x07 \x01(\x0b\x32\x1f.tandem.common.v1.ContextPolicy\x12\x11\n\tmax_turns\x18\x08 \x01(\r\x12\x15\n\rsampling_seed\x18\t \x01(\x04\x12\x13\n\x0bmay_advance\x18\n \x01(\x08\"C\n\x0fRolloutResponse\x12\x30\n\x05group\x18\x01 \x01(\x0b\x32!.tandem.common.v1.TrajectoryGroup\"\\\n\x0fPutShardRequest\x12\x30\n\x06header\x18\x01 \x01(\x0b\x32\x1e.tandem.rollout.v1.ShardHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"8\n\x0bShardHeader\x12)\n\x05shard\x18\x01 \x01(\x0b\x32\x1a.tandem.common.v1.ShardRef\"=\n\x10PutShardResponse\x12)\n\x05shard\x18\x01 \x01(\x0b\x32\x1a.tandem.common.v1.ShardRef\"\x98\x01\n\x12LoadAdapterRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12-\n\x07\x61\x64\x61pter\x18\x02 \x01(\x0b\x32\x1c.tandem.common.v1.AdapterRef\x12\x34\n\x06pushed\x18\x03 \x01(\x0b\x32\x1f.tandem.rollout.v1.PushedShardsH\x00\x88\x01\x01\x42\t\n\x07_pushed\"V\n\x0cPushedShards\x12\x12\n\nworld_size\x18\x01 \x01(\r\x12\x1b\n\x13\x61\x64\x61pter_config_json\x18\x02 \x01(\t\x12\x15\n\rmetadata_json\x18\x03 \x01(\t\"e\n\x13LoadAdapterResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x0e\n\x06sha256\x18\x02 \x01(\t\x12\x15\n\rprobe_logprob\x18\x03 \x01(\x01\x12\x0f\n\x07seconds\x18\x04 \x01(\x01\"\"\n\x0cSleepRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x1e\n\rSleepResponse\x12\r\n\x05\x66reed\x18\x01 \x01(\x08\"!\n\x0bWakeRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\"\x0e\n\x0cWakeResponse\"\x12\n\x10GetStatusRequest\"\xd1\x01\n\x11GetStatusResponse\x12\x0f\n\x07healthy\x18\x01 \x01(\x08\x12\x0e\n\x06\x61sleep\x18\x02 \x01(\x08\x12\x16\n\x0epolicy_version\x18\x03 \x01(\x04\x12\x12\n\nbase_model\x18\x04 \x01(\t\x12\x15\n\rmax_lora_rank\x18\x05 \x01(\r\x12\x18\n\x10\x65pisodes_running\x18\x06 \x01(\r\x12\x15\n\repisodes_done\x18\x07 \x01(\x04\x12\x12\n\nturns_done\x18\x08 \x01(\x04\x12\x13\n\x0btokens_done\x18\t \x01(\x04\x32\x86\x04\n\x0eRolloutService\x12R\n\x07Rollout\x12!.tandem.rollout.v1.RolloutRequest\x1a\".tandem.rollout.v1.RolloutResponse0\x01\x12U\n\x08PutShard\x12\".tandem.rollout.v1.PutShardRequest\x1a#.tandem.rollout.v1.PutShardResponse(\x01\x12\\\n\x0bLoadAdapter\x12%.tandem.rollout.v1.LoadAdapterRequest\x1a&.tandem.rollout.v1.LoadAdapterResponse\x12J\n\x05Sleep\x12\x1f.tandem.rollout.v1.SleepRequest\x1a .tandem.rollout.v1.SleepResponse\x12G\n\x04Wake\x12\x1e.tandem.rollout.v1.WakeRequest\x1a\x1f.tandem.rollout.v1.WakeResponse\x12V\n\tGetStatus\x12#.tandem.rollout.v1.GetStatusRequest\x1a$.tandem.rollout.v1.GetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,22 +36,30 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ROLLOUTREQUEST']._serialized_end=353
   _globals['_ROLLOUTRESPONSE']._serialized_start=355
   _globals['_ROLLOUTRESPONSE']._serialized_end=422
-  _globals['_LOADADAPTERREQUEST']._serialized_start=424
-  _globals['_LOADADAPTERREQUEST']._serialized_end=511
-  _globals['_LOADADAPTERRESPONSE']._serialized_start=513
-  _globals['_LOADADAPTERRESPONSE']._serialized_end=614
-  _globals['_SLEEPREQUEST']._serialized_start=616
-  _globals['_SLEEPREQUEST']._serialized_end=650
-  _globals['_SLEEPRESPONSE']._serialized_start=652
-  _globals['_SLEEPRESPONSE']._serialized_end=682
-  _globals['_WAKEREQUEST']._serialized_start=684
-  _globals['_WAKEREQUEST']._serialized_end=717
-  _globals['_WAKERESPONSE']._serialized_start=719
-  _globals['_WAKERESPONSE']._serialized_end=733
-  _globals['_GETSTATUSREQUEST']._serialized_start=735
-  _globals['_GETSTATUSREQUEST']._serialized_end=753
-  _globals['_GETSTATUSRESPONSE']._serialized_start=756
-  _globals['_GETSTATUSRESPONSE']._serialized_end=965
-  _globals['_ROLLOUTSERVICE']._serialized_start=968
-  _globals['_ROLLOUTSERVICE']._serialized_end=1399
+  _globals['_PUTSHARDREQUEST']._serialized_start=424
+  _globals['_PUTSHARDREQUEST']._serialized_end=516
+  _globals['_SHARDHEADER']._serialized_start=518
+  _globals['_SHARDHEADER']._serialized_end=574
+  _globals['_PUTSHARDRESPONSE']._serialized_start=576
+  _globals['_PUTSHARDRESPONSE']._serialized_end=637
+  _globals['_LOADADAPTERREQUEST']._serialized_start=640
+  _globals['_LOADADAPTERREQUEST']._serialized_end=792
+  _globals['_PUSHEDSHARDS']._serialized_start=794
+  _globals['_PUSHEDSHARDS']._serialized_end=880
+  _globals['_LOADADAPTERRESPONSE']._serialized_start=882
+  _globals['_LOADADAPTERRESPONSE']._serialized_end=983
+  _globals['_SLEEPREQUEST']._serialized_start=985
+  _globals['_SLEEPREQUEST']._serialized_end=1019
+  _globals['_SLEEPRESPONSE']._serialized_start=1021
+  _globals['_SLEEPRESPONSE']._serialized_end=1051
+  _globals['_WAKEREQUEST']._serialized_start=1053
+  _globals['_WAKEREQUEST']._serialized_end=1086
+  _globals['_WAKERESPONSE']._serialized_start=1088
+  _globals['_WAKERESPONSE']._serialized_end=1102
+  _globals['_GETSTATUSREQUEST']._serialized_start=1104
+  _globals['_GETSTATUSREQUEST']._serialized_end=1122
+  _globals['_GETSTATUSRESPONSE']._serialized_start=1125
+  _globals['_GETSTATUSRESPONSE']._serialized_end=1334
+  _globals['_ROLLOUTSERVICE']._serialized_start=1337
+  _globals['_ROLLOUTSERVICE']._serialized_end=1855
 # @@protoc_insertion_point(module_scope)

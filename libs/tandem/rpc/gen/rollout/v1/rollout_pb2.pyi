@@ -37,13 +37,45 @@ class RolloutResponse(_message.Message):
     group: _common_pb2.TrajectoryGroup
     def __init__(self, group: _Optional[_Union[_common_pb2.TrajectoryGroup, _Mapping]] = ...) -> None: ...
 
+class PutShardRequest(_message.Message):
+    __slots__ = ("header", "chunk")
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    header: ShardHeader
+    chunk: bytes
+    def __init__(self, header: _Optional[_Union[ShardHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
+
+class ShardHeader(_message.Message):
+    __slots__ = ("shard",)
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    shard: _common_pb2.ShardRef
+    def __init__(self, shard: _Optional[_Union[_common_pb2.ShardRef, _Mapping]] = ...) -> None: ...
+
+class PutShardResponse(_message.Message):
+    __slots__ = ("shard",)
+    SHARD_FIELD_NUMBER: _ClassVar[int]
+    shard: _common_pb2.ShardRef
+    def __init__(self, shard: _Optional[_Union[_common_pb2.ShardRef, _Mapping]] = ...) -> None: ...
+
 class LoadAdapterRequest(_message.Message):
-    __slots__ = ("request_id", "adapter")
+    __slots__ = ("request_id", "adapter", "pushed")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_FIELD_NUMBER: _ClassVar[int]
+    PUSHED_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     adapter: _common_pb2.AdapterRef
-    def __init__(self, request_id: _Optional[str] = ..., adapter: _Optional[_Union[_common_pb2.AdapterRef, _Mapping]] = ...) -> None: ...
+    pushed: PushedShards
+    def __init__(self, request_id: _Optional[str] = ..., adapter: _Optional[_Union[_common_pb2.AdapterRef, _Mapping]] = ..., pushed: _Optional[_Union[PushedShards, _Mapping]] = ...) -> None: ...
+
+class PushedShards(_message.Message):
+    __slots__ = ("world_size", "adapter_config_json", "metadata_json")
+    WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
+    ADAPTER_CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
+    METADATA_JSON_FIELD_NUMBER: _ClassVar[int]
+    world_size: int
+    adapter_config_json: str
+    metadata_json: str
+    def __init__(self, world_size: _Optional[int] = ..., adapter_config_json: _Optional[str] = ..., metadata_json: _Optional[str] = ...) -> None: ...
 
 class LoadAdapterResponse(_message.Message):
     __slots__ = ("policy_version", "sha256", "probe_logprob", "seconds")

@@ -40,6 +40,11 @@ class RolloutServiceStub:
                 request_serializer=tandem_dot_rollout_dot_v1_dot_rollout__pb2.RolloutRequest.SerializeToString,
                 response_deserializer=tandem_dot_rollout_dot_v1_dot_rollout__pb2.RolloutResponse.FromString,
                 _registered_method=True)
+        self.PutShard = channel.stream_unary(
+                '/tandem.rollout.v1.RolloutService/PutShard',
+                request_serializer=tandem_dot_rollout_dot_v1_dot_rollout__pb2.PutShardRequest.SerializeToString,
+                response_deserializer=tandem_dot_rollout_dot_v1_dot_rollout__pb2.PutShardResponse.FromString,
+                _registered_method=True)
         self.LoadAdapter = channel.unary_unary(
                 '/tandem.rollout.v1.RolloutService/LoadAdapter',
                 request_serializer=tandem_dot_rollout_dot_v1_dot_rollout__pb2.LoadAdapterRequest.SerializeToString,
@@ -74,8 +79,17 @@ class RolloutServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PutShard(self, request_iterator, context):
+        """Takes one rank's shard of an adapter into memory, header first, then its bytes; LoadAdapter joins them. One version is
+        held at a time: a shard of another one replaces it. Idempotent: the same bytes again are welcome, others refused.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def LoadAdapter(self, request, context):
-        """Loads a published adapter under its own name, proves with a probe that it acts, then serves it. Idempotent by version.
+        """Loads an adapter, published or sent here by the ranks, under its own name, proves with a probe that it acts, then
+        serves it. Idempotent by version.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -109,6 +123,11 @@ def add_RolloutServiceServicer_to_server(servicer, server):
                     servicer.Rollout,
                     request_deserializer=tandem_dot_rollout_dot_v1_dot_rollout__pb2.RolloutRequest.FromString,
                     response_serializer=tandem_dot_rollout_dot_v1_dot_rollout__pb2.RolloutResponse.SerializeToString,
+            ),
+            'PutShard': grpc.stream_unary_rpc_method_handler(
+                    servicer.PutShard,
+                    request_deserializer=tandem_dot_rollout_dot_v1_dot_rollout__pb2.PutShardRequest.FromString,
+                    response_serializer=tandem_dot_rollout_dot_v1_dot_rollout__pb2.PutShardResponse.SerializeToString,
             ),
             'LoadAdapter': grpc.unary_unary_rpc_method_handler(
                     servicer.LoadAdapter,
@@ -159,6 +178,33 @@ class RolloutService:
             '/tandem.rollout.v1.RolloutService/Rollout',
             tandem_dot_rollout_dot_v1_dot_rollout__pb2.RolloutRequest.SerializeToString,
             tandem_dot_rollout_dot_v1_dot_rollout__pb2.RolloutResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PutShard(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/tandem.rollout.v1.RolloutService/PutShard',
+            tandem_dot_rollout_dot_v1_dot_rollout__pb2.PutShardRequest.SerializeToString,
+            tandem_dot_rollout_dot_v1_dot_rollout__pb2.PutShardResponse.FromString,
             options,
             channel_credentials,
             insecure,
