@@ -54,7 +54,11 @@ async def start(config: Config, *, host: str = "127.0.0.1", port: int = 0, repli
     from tandem_rollout.engine_vllm.engine import EngineVllm  # noqa: PLC0415 - reads the environment when imported
 
     engine = await EngineVllm.start(config, base, seed=config.run.seed + replica)
-    serving = build_replica(config, engine, base)
+    try:
+        serving = build_replica(config, engine, base)
+    except UserError:
+        await engine.close()
+        raise
     try:
         server = await serve(RolloutServicer(serving).register, [SERVICE], host=host, port=port)
     except UserError:
