@@ -122,6 +122,15 @@ class CheckpointConfig(Section):
         default=10, description="Steps between saves of the training state; the last step is always saved."
     )
     keep: Positive = Field(default=3, description="Adapters and states kept, beside those a resume needs.")
+    keep_best: NonNegative = Field(default=0, description="Adapters kept beside those, the best by `best_metric`.")
+    best_metric: str = Field(
+        default="rollout/solve_rate",
+        description="What the best have most of: `rollout/solve_rate`, `eval_solve_rate` or another score of theirs.",
+    )
+    keep_every: NonNegative = Field(default=0, description="Versions divisible by it are kept, too; 0 keeps none so.")
+    also_to: str = Field(
+        default="", description="fsspec URL of a second store that all that is published is copied to; empty: none."
+    )
     lease_s: Annotated[float, Field(gt=0)] = Field(
         default=15, description="A manager on another machine that shows no sign of life for so long is replaced."
     )

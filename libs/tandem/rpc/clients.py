@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 from tandem.rpc import codec
 from tandem.rpc.channel import Peer, new_request_id
@@ -16,7 +16,9 @@ from tandem.rpc.gen.rollout.v1 import rollout_pb2_grpc
 from tandem.types import (
     AdapterLoaded,
     AdapterRef,
+    CheckpointStatus,
     LearnerStatus,
+    MirrorStatus,
     PublishKind,
     Pushed,
     RolloutStatus,
@@ -230,9 +232,44 @@ class CheckpointClient:
         request = cpb.DeleteAdapterRequest(request_id=new_request_id(), kind=codec.encode_kind(kind), version=version)
         await self.peer.unary(self.stub.DeleteAdapter, request, timeout_s)
 
+    async def score(
+        self, kind: PublishKind, version: int, scores: Mapping[str, float], timeout_s: float = SHORT_S
+    ) -> None:
+        """Add figures to a published version."""
+        request = cpb.ScoreAdapterRequest(
+            request_id=new_request_id(), kind=codec.encode_kind(kind), version=version, scores=scores
+        )
+        await self.peer.unary(self.stub.ScoreAdapter, request, timeout_s)
+
+    async def status(self, timeout_s: float = SHORT_S) -> CheckpointStatus:
+        """What is published, and how the mirror stands."""
+        reply = await self.peer.unary(self.stub.GetStatus, cpb.GetStatusRequest(), timeout_s)
+        mirror = reply.mirror
+        return CheckpointStatus(
+            url=reply.url,
+            latest=_versions(reply.latest),
+            publish_bytes=reply.publish_bytes,
+            publish_seconds=reply.publish_seconds,
+            problem=reply.problem,
+            mirror=MirrorStatus(
+                url=mirror.url,
+                durable=_versions(mirror.durable),
+                backlog=mirror.backlog,
+                copy_bytes=mirror.copy_bytes,
+                copy_seconds=mirror.copy_seconds,
+                problem=mirror.problem,
+            )
+            if reply.HasField("mirror")
+            else None,
+        )
+
     async def close(self) -> None:
         """Close the channel."""
         await self.peer.close()
+
+
+def _versions(found: Iterable[cpb.KindVersion]) -> dict[PublishKind, int]:
+    return {codec.decode_kind(item.kind): item.version for item in found}
 
 
 def _encoded(group: TrajectoryGroup) -> common_pb2.TrajectoryGroup:

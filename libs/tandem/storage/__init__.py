@@ -5,8 +5,10 @@ from tandem.storage.blobs import STAGING, BlobStore, measure
 from tandem.storage.incoming import Receiver, Staging, check_complete, shard_name
 from tandem.storage.lease import Lease, acquire
 from tandem.storage.manifest import CONFIG_FILE, MANIFEST, TENSOR_FILE, FileEntry, Manifest
+from tandem.storage.marks import add_scores, pin, read_scores, survey
 from tandem.storage.problems import explained
 from tandem.storage.readers import latest, open_tensors, read_adapter, read_manifest
+from tandem.storage.retention import Key, Retention, Stored, to_remove
 from tandem.storage.shards import (
     CHUNK_BYTES,
     JoinPlan,
@@ -28,17 +30,21 @@ __all__ = [
     "BlobStore",
     "FileEntry",
     "JoinPlan",
+    "Key",
     "Lease",
     "Manifest",
     "OpenShard",
     "Placement",
     "Published",
     "Receiver",
+    "Retention",
     "ShardMeta",
     "Staging",
+    "Stored",
     "VersionStore",
     "acquire",
     "adapter_files",
+    "add_scores",
     "check_base",
     "check_complete",
     "explained",
@@ -49,8 +55,12 @@ __all__ = [
     "open_tensors",
     "parse_adapter_config",
     "parse_object",
+    "pin",
     "plan_join",
     "read_adapter",
     "read_manifest",
+    "read_scores",
     "shard_name",
+    "survey",
+    "to_remove",
 ]

@@ -13,7 +13,9 @@ from tandem.types.episode import (
 from tandem.types.errors import DataCorrupt, NotFound, StaleRequest, TandemError, Unavailable, UserError, exit_code
 from tandem.types.service import (
     AdapterLoaded,
+    CheckpointStatus,
     LearnerStatus,
+    MirrorStatus,
     Pushed,
     RolloutStatus,
     RolloutTask,
@@ -24,10 +26,12 @@ from tandem.types.service import (
 __all__ = [
     "AdapterLoaded",
     "AdapterRef",
+    "CheckpointStatus",
     "ContextPolicy",
     "DataCorrupt",
     "FinishReason",
     "LearnerStatus",
+    "MirrorStatus",
     "NotFound",
     "PublishKind",
     "Pushed",

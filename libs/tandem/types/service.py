@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from tandem.types.adapter import PublishKind
 from tandem.types.episode import ContextPolicy, Sampling
 
 
@@ -86,3 +87,27 @@ class LearnerStatus:
     base_model: str
     trainable_parameters: int
     adapter_config_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class MirrorStatus:
+    """A second store. `durable` is the latest version of each kind there, verified; `backlog` versions are missing."""
+
+    url: str
+    durable: Mapping[PublishKind, int]
+    backlog: int
+    copy_bytes: int
+    copy_seconds: float
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointStatus:
+    """What the checkpoint manager has published; bytes and seconds are the last publication's since its start."""
+
+    url: str
+    latest: Mapping[PublishKind, int]
+    publish_bytes: int
+    publish_seconds: float
+    problem: str
+    mirror: MirrorStatus | None

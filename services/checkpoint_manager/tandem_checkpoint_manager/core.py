@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +26,11 @@ from tandem.storage import (
     OpenShard,
     Published,
     Receiver,
+    Retention,
     Staging,
     VersionStore,
     adapter_files,
+    add_scores,
     check_base,
     check_complete,
     joined_pieces,
@@ -35,13 +38,21 @@ from tandem.storage import (
     parse_adapter_config,
     parse_object,
     plan_join,
+    survey,
+    to_remove,
 )
-from tandem.types import AdapterRef, NotFound, PublishKind, ShardRef, StaleRequest, TandemError, UserError
+from tandem.types import (
+    AdapterRef,
+    NotFound,
+    PublishKind,
+    ShardRef,
+    StaleRequest,
+    TandemError,
+    UserError,
+)
 from tandem_checkpoint_manager.model_files import base_files
 
 log = get_logger(__name__)
-# Engines serve the adapter before the latest until each has loaded the latest, and may read its folder again.
-LEAST_ADAPTERS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +78,12 @@ class CheckpointManager:
     def __init__(
         self,
         url: str,
-        keep: int,
+        retention: Retention,
         rewind_to: int | None = None,
         base_folder: Path = Path(),
         fence: Callable[[], None] = lambda: None,
     ) -> None:
-        """Check the store, clear what a crash has left there, and keep `keep` versions of each kind.
+        """Check the store and clear what a crash has left there. After each publication `retention` is applied.
 
         `rewind_to` is for a run that resumes from that version: what is newer goes, for it will be made anew.
         `base_folder` is the base model's, whose config, tokenizer and processor a published model gets. `fence`
@@ -81,13 +92,15 @@ class CheckpointManager:
         Raises:
             UserError: the store cannot be written, or holds a training state newer than `rewind_to`.
         """
-        self.keep = keep
+        self.retention = retention
         self.base_folder = base_folder
         self.store = VersionStore(url, fence)
         self.store.blobs.check_writable()
         self.store.recover(rewind_to)
         self.staging = Staging(_spool(self.store))
         self._lock = Lock()
+        self.last = 0, 0.0  # bytes and seconds of the last publication since the start
+        self.problem = ""  # what keeps old versions from going
 
     def close(self) -> None:
         """Forget shards that were never published."""
@@ -129,7 +142,9 @@ class CheckpointManager:
         """
         request = _checked(kind, version, world_size, base_model, adapter_config_json, metadata_json)
         with self._lock:
+            began = time.monotonic()
             ref = self._publish(request)
+            self.last = ref.size, time.monotonic() - began
             self.staging.drop_up_to(kind, version)
             self._prune()
         return ref
@@ -163,6 +178,11 @@ class CheckpointManager:
             if latest and latest.manifest.version == version:
                 raise StaleRequest(f"{kind} v{version} is the latest and cannot be deleted; publish a newer one first")
             self.store.remove(kind, version)
+
+    def score(self, kind: PublishKind, version: int, scores: Mapping[str, float]) -> None:
+        """Add figures to a published version. Raises NotFound where it is none, UserError for one not finite."""
+        with self._lock:
+            add_scores(self.store, kind, version, scores)
 
     def _publish(self, request: Request) -> AdapterRef:
         latest = self.store.latest(request.kind)
@@ -207,18 +227,14 @@ class CheckpointManager:
                 )
 
     def _prune(self) -> None:
-        """Keep the newest `keep` of each kind, and the weights that a kept state is resumed with."""
         try:
-            states = self.store.versions(PublishKind.STATE)
-            kept = states[-self.keep :]
-            for version in states[: -self.keep]:
-                self.store.remove(PublishKind.STATE, version)
-            for kind, keep in ((PublishKind.ADAPTER, max(self.keep, LEAST_ADAPTERS)), (PublishKind.MODEL, self.keep)):
-                for version in self.store.versions(kind)[:-keep]:
-                    if version not in kept:
-                        self.store.remove(kind, version)
+            for kind, version in to_remove(survey(self.store), self.retention):
+                self.store.remove(kind, version)
         except TandemError as problem:
             log.warning("old versions stay for now: %s", problem)  # what was asked for is published
+            self.problem = str(problem)
+        else:
+            self.problem = ""
 
 
 def _spool(store: VersionStore) -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tandem.config import Config
 from tandem.rpc.server import RunningServer, listen
-from tandem.storage import Lease, acquire
+from tandem.storage import Lease, Retention, acquire
 from tandem_checkpoint_manager.core import CheckpointManager
 from tandem_checkpoint_manager.servicer import SERVICE, CheckpointServicer
 
@@ -57,8 +57,9 @@ async def start(
 def _open(url: str, config: Config, rewind_to: int | None) -> tuple[Lease, CheckpointManager]:
     lease = acquire(url, config.checkpoint.lease_s)  # first: nobody else writes while this one clears up
     try:
-        folder = Path(config.model.path)
-        return lease, CheckpointManager(url, config.checkpoint.keep, rewind_to, folder, lease.check)
+        wanted = config.checkpoint
+        retention = Retention(wanted.keep, wanted.keep_best, wanted.best_metric, wanted.keep_every)
+        return lease, CheckpointManager(url, retention, rewind_to, Path(config.model.path), lease.check)
     except BaseException:
         lease.release()
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 
 import grpc
 
@@ -13,8 +13,9 @@ from tandem.rpc import codec
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as pb
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2_grpc
 from tandem.storage import Published
-from tandem.types import UserError
+from tandem.types import MirrorStatus, PublishKind, UserError
 from tandem_checkpoint_manager.core import CheckpointManager
+from tandem_checkpoint_manager.status import checkpoint_status
 
 SERVICE = pb.DESCRIPTOR.services_by_name["CheckpointService"].full_name
 Context = grpc.aio.ServicerContext
@@ -79,6 +80,39 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
             self._deleted.append(request.request_id)
         return pb.DeleteAdapterResponse()
 
+    async def ScoreAdapter(self, request: pb.ScoreAdapterRequest, context: Context) -> pb.ScoreAdapterResponse:
+        """The same again changes nothing."""
+        kind, scores = codec.decode_kind(request.kind), dict(request.scores)
+        await asyncio.to_thread(self.manager.score, kind, request.version, scores)
+        return pb.ScoreAdapterResponse()
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
+        """Of manager and mirror."""
+        status = await asyncio.to_thread(checkpoint_status, self.manager)
+        return pb.GetStatusResponse(
+            url=status.url,
+            latest=_versions(status.latest),
+            publish_bytes=status.publish_bytes,
+            publish_seconds=status.publish_seconds,
+            problem=status.problem,
+            mirror=_mirror(status.mirror) if status.mirror else None,
+        )
+
 
 def _metadata(found: Published) -> str:
     return json.dumps(found.manifest.metadata)
+
+
+def _mirror(status: MirrorStatus) -> pb.MirrorStatus:
+    return pb.MirrorStatus(
+        url=status.url,
+        durable=_versions(status.durable),
+        backlog=status.backlog,
+        copy_bytes=status.copy_bytes,
+        copy_seconds=status.copy_seconds,
+        problem=status.problem,
+    )
+
+
+def _versions(versions: Mapping[PublishKind, int]) -> list[pb.KindVersion]:
+    return [pb.KindVersion(kind=codec.encode_kind(kind), version=version) for kind, version in versions.items()]

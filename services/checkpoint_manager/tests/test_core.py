@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tandem.storage import latest, open_tensors, read_adapter
+from tandem.storage import Retention, latest, open_tensors, read_adapter
 from tandem.types import AdapterRef, DataCorrupt, NotFound, PublishKind, StaleRequest, UserError
 from tandem_checkpoint_manager.core import CheckpointManager
 
@@ -32,7 +32,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def manager(url: str) -> Iterator[CheckpointManager]:
-    made = CheckpointManager(url, keep=3)
+    made = CheckpointManager(url, Retention(3))
     yield made
     made.close()
 
@@ -80,7 +80,10 @@ def test_shards_of_any_number_of_ranks_join_to_the_same_adapter(
 
 def test_the_number_of_ranks_does_not_show_in_what_is_published(make_tensors, make_shards, tmp_path) -> None:
     whole = make_tensors()
-    hashes = {publish(CheckpointManager(str(tmp_path / str(n)), 3), make_shards(whole, n)).sha256 for n in (1, 2, 5)}
+    hashes = {
+        publish(CheckpointManager(str(tmp_path / str(n)), Retention(3)), make_shards(whole, n)).sha256
+        for n in (1, 2, 5)
+    }
     assert len(hashes) == 1
 
 
@@ -104,7 +107,7 @@ def test_the_same_again_is_welcome(url, manager, make_tensors, make_shards) -> N
     assert ask(manager, 1, 2) == first  # the shards are no longer staged
     assert publish(manager, shards) == first  # sent again
     assert publish(manager, make_shards(make_tensors(), 3)) == first  # by another number of ranks
-    restarted = CheckpointManager(url, keep=3)
+    restarted = CheckpointManager(url, Retention(3))
     assert ask(restarted, 1, 2) == first
 
 
@@ -297,7 +300,7 @@ def versions(manager: CheckpointManager, kind: PublishKind) -> list[int]:
 
 
 def test_retention_keeps_the_newest_and_what_kept_states_need(url, make_tensors, make_shards) -> None:
-    manager = CheckpointManager(url, keep=2)
+    manager = CheckpointManager(url, Retention(2))
     state = {"exp_avg/w": np.zeros((2, 2), np.float32)}
     for version in range(1, 9):
         publish(manager, make_shards(make_tensors(version), 1, version), version)
@@ -310,7 +313,7 @@ def test_retention_keeps_the_newest_and_what_kept_states_need(url, make_tensors,
 
 
 def test_the_adapter_before_the_latest_always_stays(url, make_tensors, make_shards) -> None:
-    manager = CheckpointManager(url, keep=1)
+    manager = CheckpointManager(url, Retention(1))
     for version in range(1, 5):
         publish(manager, make_shards(make_tensors(version), 1, version), version)
     assert versions(manager, ADAPTER) == [3, 4]
@@ -331,7 +334,7 @@ def test_delete(manager, make_tensors, make_shards) -> None:
 def test_a_start_forgets_what_was_staged(url, manager, make_tensors, make_shards) -> None:
     put_all(manager, make_shards(make_tensors(), 2))
     manager.close()
-    restarted = CheckpointManager(url, keep=3)
+    restarted = CheckpointManager(url, Retention(3))
     with pytest.raises(UserError, match="no shard of rank 0 of 2 has come"):
         ask(restarted, 1, 2)
 
@@ -342,6 +345,6 @@ def test_a_resumed_run_makes_versions_anew(url, manager, make_tensors, make_shar
         publish(manager, make_shards(make_tensors(version), 1, version), version)
         if version == 1:
             publish(manager, make_shards(state, 1, 1, kind=STATE), 1, kind=STATE)
-    resumed = CheckpointManager(url, keep=3, rewind_to=1)
+    resumed = CheckpointManager(url, Retention(3), rewind_to=1)
     assert versions(resumed, ADAPTER) == [1]
     assert publish(resumed, make_shards(make_tensors(99), 1, 2), 2).version == 2

@@ -9,7 +9,7 @@ from pathlib import Path
 
 GROWTH = """
 import hashlib, json, os, sys
-from tandem.storage import Placement, ShardMeta
+from tandem.storage import Placement, Retention, ShardMeta
 from tandem.types import PublishKind, ShardRef
 from tandem_checkpoint_manager.core import CheckpointManager
 
@@ -33,7 +33,7 @@ def shard(rank):  # yields a shard's bytes piece by piece, so that the test does
 def peak():
     return int(next(l for l in open("/proc/self/status") if l.startswith("VmHWM")).split()[1]) * 1024
 
-manager = CheckpointManager(sys.argv[1], keep=1)
+manager = CheckpointManager(sys.argv[1], Retention(1))
 before = peak()
 for rank in range(WORLD):
     digest, size = hashlib.sha256(), 0

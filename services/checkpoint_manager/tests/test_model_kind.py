@@ -9,7 +9,7 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import load_file
 
-from tandem.storage import read_adapter
+from tandem.storage import Retention, read_adapter
 from tandem.types import AdapterRef, PublishKind, UserError
 from tandem_checkpoint_manager.core import CheckpointManager
 
@@ -41,7 +41,7 @@ def publish(manager: CheckpointManager, shards, version: int, kind: PublishKind 
 
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_a_model_folder_is_the_joined_weights_and_the_bases_files(base, make_shards, tmp_path, world_size) -> None:
-    manager = CheckpointManager(str(tmp_path / "store"), keep=3, base_folder=base)
+    manager = CheckpointManager(str(tmp_path / "store"), Retention(3), base_folder=base)
     whole = weights()
     ref = publish(manager, make_shards(whole, world_size, 4, kind=MODEL), 4)
     folder = read_adapter(ref)
@@ -56,14 +56,14 @@ def test_a_model_folder_is_the_joined_weights_and_the_bases_files(base, make_sha
 
 def test_a_base_without_a_tokenizer_is_refused_and_nothing_shows(base, make_shards, tmp_path) -> None:
     (base / "tokenizer.json").unlink()
-    manager = CheckpointManager(str(tmp_path / "store"), keep=3, base_folder=base)
+    manager = CheckpointManager(str(tmp_path / "store"), Retention(3), base_folder=base)
     with pytest.raises(UserError, match=f"model.path {base}: tokenizer.json"):
         publish(manager, make_shards(weights(), 2, 1, kind=MODEL), 1)
     assert manager.list(MODEL) == ()
 
 
 def test_the_models_of_kept_states_stay(base, make_shards, tmp_path) -> None:
-    manager = CheckpointManager(str(tmp_path / "store"), keep=1, base_folder=base)
+    manager = CheckpointManager(str(tmp_path / "store"), Retention(1), base_folder=base)
     for version in range(1, 5):
         publish(manager, make_shards(weights(version), 1, version, kind=MODEL), version)
         if version == 2:

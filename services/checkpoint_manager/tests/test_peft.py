@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tandem.storage import Retention
 from tandem.types import PublishKind
 from tandem_checkpoint_manager.core import CheckpointManager
 
@@ -44,7 +45,7 @@ def test_peft_loads_what_was_published(base, make_shards, tmp_path: Path, world_
     trained.unload()
     assert torch.equal(base(prompt).logits, plain) and not torch.allclose(expected, plain, atol=1e-3)
 
-    manager = CheckpointManager(str(tmp_path), keep=3)
+    manager = CheckpointManager(str(tmp_path), Retention(3))
     for sent in make_shards(state, world_size):
         manager.put(sent.ref, [sent.data])
     ref = manager.publish(

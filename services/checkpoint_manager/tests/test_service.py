@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -22,7 +23,7 @@ from tandem.rpc import codec
 from tandem.rpc.channel import METADATA
 from tandem.rpc.clients import CheckpointClient
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as pb
-from tandem.storage import read_adapter
+from tandem.storage import VersionStore, read_adapter, read_scores
 from tandem.types import DataCorrupt, NotFound, PublishKind, StaleRequest, UserError
 from tandem_checkpoint_manager.main import start
 from tandem_checkpoint_manager.servicer import SERVICE
@@ -122,6 +123,24 @@ async def test_a_client_that_goes_away_leaves_no_shard(tmp_path, client, make_te
     await put_all(client, [sent])  # a later call is served, and the cancelled one has no part in it
     await publish(client, 1, 1)
     assert not list((tmp_path / "store" / ".staging" / "shards").glob("adapter-*"))
+
+
+async def test_scores_and_status(client, make_tensors, make_shards) -> None:
+    assert (await client.status()).latest == {}
+    await put_all(client, make_shards(make_tensors(), 1, 1))
+    ref = await publish(client, 1, 1)
+    for scores in ({"solve_rate": 0.25, "return_mean": -1.5}, {"solve_rate": 0.5}, {"solve_rate": 0.5}):
+        await client.score(ADAPTER, 1, scores)
+    store = VersionStore(str(Path(ref.url).parent.parent))
+    assert read_scores(store, ADAPTER, 1) == {"solve_rate": 0.5, "return_mean": -1.5}
+    assert (await client.get(ADAPTER))[0] == ref  # the version is as it was
+    with pytest.raises(NotFound, match="no adapter v2 is published"):
+        await client.score(ADAPTER, 2, {"solve_rate": 1.0})
+    with pytest.raises(UserError, match="score 'x' is nan"):
+        await client.score(ADAPTER, 1, {"x": math.nan})
+    status = await client.status()
+    assert (status.url, status.latest, status.problem, status.mirror) == (store.blobs.url, {ADAPTER: 1}, "", None)
+    assert status.publish_bytes == ref.size and status.publish_seconds > 0
 
 
 async def test_health(client) -> None:

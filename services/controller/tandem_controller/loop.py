@@ -28,6 +28,7 @@ from tandem_controller.pipeline import Pipeline, Position
 from tandem_controller.progress import Progress
 from tandem_controller.rollouts import play_step
 from tandem_controller.run_dir import RunDir
+from tandem_controller.scores import tell_scores
 from tandem_controller.suites import FIXED, plan
 
 log = get_logger(__name__)
@@ -140,6 +141,7 @@ async def _train(
             finally:  # the learner has made this version, whatever became of it since
                 row |= {f"seconds/{name}": seconds for name, seconds in watch.seconds.items()}
                 run.log(row)
+            await tell_scores(services.checkpoints, row)
             progress.step(row)
             if position.version % config.checkpoint.state_every == 0:
                 await pipeline.begin_save(position.version)

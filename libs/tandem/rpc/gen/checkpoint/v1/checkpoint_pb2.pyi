@@ -92,3 +92,70 @@ class DeleteAdapterRequest(_message.Message):
 class DeleteAdapterResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class ScoreAdapterRequest(_message.Message):
+    __slots__ = ("request_id", "kind", "version", "scores")
+    class ScoresEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: float
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    SCORES_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    kind: _common_pb2.PublishKind
+    version: int
+    scores: _containers.ScalarMap[str, float]
+    def __init__(self, request_id: _Optional[str] = ..., kind: _Optional[_Union[_common_pb2.PublishKind, str]] = ..., version: _Optional[int] = ..., scores: _Optional[_Mapping[str, float]] = ...) -> None: ...
+
+class ScoreAdapterResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatusResponse(_message.Message):
+    __slots__ = ("url", "latest", "publish_bytes", "publish_seconds", "problem", "mirror")
+    URL_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PUBLISH_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    MIRROR_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    latest: _containers.RepeatedCompositeFieldContainer[KindVersion]
+    publish_bytes: int
+    publish_seconds: float
+    problem: str
+    mirror: MirrorStatus
+    def __init__(self, url: _Optional[str] = ..., latest: _Optional[_Iterable[_Union[KindVersion, _Mapping]]] = ..., publish_bytes: _Optional[int] = ..., publish_seconds: _Optional[float] = ..., problem: _Optional[str] = ..., mirror: _Optional[_Union[MirrorStatus, _Mapping]] = ...) -> None: ...
+
+class KindVersion(_message.Message):
+    __slots__ = ("kind", "version")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    kind: _common_pb2.PublishKind
+    version: int
+    def __init__(self, kind: _Optional[_Union[_common_pb2.PublishKind, str]] = ..., version: _Optional[int] = ...) -> None: ...
+
+class MirrorStatus(_message.Message):
+    __slots__ = ("url", "durable", "backlog", "copy_bytes", "copy_seconds", "problem")
+    URL_FIELD_NUMBER: _ClassVar[int]
+    DURABLE_FIELD_NUMBER: _ClassVar[int]
+    BACKLOG_FIELD_NUMBER: _ClassVar[int]
+    COPY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    COPY_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    url: str
+    durable: _containers.RepeatedCompositeFieldContainer[KindVersion]
+    backlog: int
+    copy_bytes: int
+    copy_seconds: float
+    problem: str
+    def __init__(self, url: _Optional[str] = ..., durable: _Optional[_Iterable[_Union[KindVersion, _Mapping]]] = ..., backlog: _Optional[int] = ..., copy_bytes: _Optional[int] = ..., copy_seconds: _Optional[float] = ..., problem: _Optional[str] = ...) -> None: ...

@@ -60,6 +60,16 @@ class CheckpointServiceStub:
                 request_serializer=tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.DeleteAdapterRequest.SerializeToString,
                 response_deserializer=tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.DeleteAdapterResponse.FromString,
                 _registered_method=True)
+        self.ScoreAdapter = channel.unary_unary(
+                '/tandem.checkpoint.v1.CheckpointService/ScoreAdapter',
+                request_serializer=tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.ScoreAdapterRequest.SerializeToString,
+                response_deserializer=tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.ScoreAdapterResponse.FromString,
+                _registered_method=True)
+        self.GetStatus = channel.unary_unary(
+                '/tandem.checkpoint.v1.CheckpointService/GetStatus',
+                request_serializer=tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.GetStatusRequest.SerializeToString,
+                response_deserializer=tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.GetStatusResponse.FromString,
+                _registered_method=True)
 
 
 class CheckpointServiceServicer:
@@ -101,6 +111,20 @@ class CheckpointServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ScoreAdapter(self, request, context):
+        """Adds figures, such as a solve rate, to a published version: retention may keep the best. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetStatus(self, request, context):
+        """What is published, and how the mirror stands.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CheckpointServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +152,16 @@ def add_CheckpointServiceServicer_to_server(servicer, server):
                     servicer.DeleteAdapter,
                     request_deserializer=tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.DeleteAdapterRequest.FromString,
                     response_serializer=tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.DeleteAdapterResponse.SerializeToString,
+            ),
+            'ScoreAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.ScoreAdapter,
+                    request_deserializer=tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.ScoreAdapterRequest.FromString,
+                    response_serializer=tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.ScoreAdapterResponse.SerializeToString,
+            ),
+            'GetStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetStatus,
+                    request_deserializer=tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.GetStatusRequest.FromString,
+                    response_serializer=tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.GetStatusResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +300,60 @@ class CheckpointService:
             '/tandem.checkpoint.v1.CheckpointService/DeleteAdapter',
             tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.DeleteAdapterRequest.SerializeToString,
             tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.DeleteAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ScoreAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.checkpoint.v1.CheckpointService/ScoreAdapter',
+            tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.ScoreAdapterRequest.SerializeToString,
+            tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.ScoreAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/tandem.checkpoint.v1.CheckpointService/GetStatus',
+            tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.GetStatusRequest.SerializeToString,
+            tandem_dot_checkpoint_dot_v1_dot_checkpoint__pb2.GetStatusResponse.FromString,
             options,
             channel_credentials,
             insecure,
