@@ -75,6 +75,7 @@ EFFECTS: Mapping[str, Effect] = {
     "checkpoint.*": Effect.HARMLESS,
     "cluster.*": Effect.HARMLESS,
     "eval.*": Effect.HARMLESS,
+    "sync.*": Effect.HARMLESS,
     "obs.*": Effect.HARMLESS,
 }
 
