@@ -1,24 +1,17 @@
 """A blob store over fsspec, the shard and manifest formats, atomic commit, verified reading. No torch."""
 
 from tandem.storage.adapter_files import adapter_files, check_base, parse_adapter_config, parse_object
-from tandem.storage.blobs import STAGING, BlobStore, measure
+from tandem.storage.blobs import STAGING, BlobStore
+from tandem.storage.hashing import measure
 from tandem.storage.incoming import Receiver, Staging, check_complete, shard_name
+from tandem.storage.join import WINDOW_BYTES, JoinPlan, joined_pieces, plan_join
 from tandem.storage.lease import Lease, acquire
 from tandem.storage.manifest import CONFIG_FILE, MANIFEST, TENSOR_FILE, FileEntry, Manifest
 from tandem.storage.marks import add_scores, pin, read_scores, survey
 from tandem.storage.problems import explained
 from tandem.storage.readers import latest, open_tensors, read_adapter, read_manifest
 from tandem.storage.retention import Key, Retention, Stored, to_remove
-from tandem.storage.shards import (
-    CHUNK_BYTES,
-    JoinPlan,
-    OpenShard,
-    Placement,
-    ShardMeta,
-    joined_pieces,
-    open_shard,
-    plan_join,
-)
+from tandem.storage.shards import CHUNK_BYTES, OpenShard, Placement, Shard, ShardMeta, read_shard
 from tandem.storage.versions import Published, VersionStore
 
 __all__ = [
@@ -27,6 +20,7 @@ __all__ = [
     "MANIFEST",
     "STAGING",
     "TENSOR_FILE",
+    "WINDOW_BYTES",
     "BlobStore",
     "FileEntry",
     "JoinPlan",
@@ -38,6 +32,7 @@ __all__ = [
     "Published",
     "Receiver",
     "Retention",
+    "Shard",
     "ShardMeta",
     "Staging",
     "Stored",
@@ -51,7 +46,6 @@ __all__ = [
     "joined_pieces",
     "latest",
     "measure",
-    "open_shard",
     "open_tensors",
     "parse_adapter_config",
     "parse_object",
@@ -60,6 +54,7 @@ __all__ = [
     "read_adapter",
     "read_manifest",
     "read_scores",
+    "read_shard",
     "shard_name",
     "survey",
     "to_remove",

@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from tandem.storage.join import JoinPlan, joined_pieces, plan_join
 from tandem.storage.manifest import CONFIG_FILE, TENSOR_FILE
-from tandem.storage.shards import JoinPlan, OpenShard, joined_pieces, plan_join
+from tandem.storage.shards import OpenShard
 from tandem.types import DataCorrupt, PublishKind, UserError
 
 DTYPES = ("F32", "BF16")
@@ -32,10 +33,10 @@ def adapter_files(
 
 def check_base(shards: Sequence[OpenShard], base_model: str) -> None:
     """Raises UserError where a shard belongs to another base model (by fingerprint)."""
-    for shard in shards:
-        if shard.meta.base_model != base_model:
+    for item in shards:
+        if item.shard.base_model != base_model:
             raise UserError(
-                f"{shard.what}: belongs to base model {shard.meta.base_model[:12]}..., "
+                f"{item.shard.what}: belongs to base model {item.shard.base_model[:12]}..., "
                 f"asked for is {base_model[:12]}...; "
                 "start learner and controller from the same model.path"
             )

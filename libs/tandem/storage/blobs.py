@@ -8,7 +8,6 @@ store over has moved that folder away. On S3 the puts are conditional: nothing t
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -22,14 +21,15 @@ from fsspec.implementations.local import LocalFileSystem
 
 from tandem.obs import get_logger
 from tandem.storage import objects
+from tandem.storage.hashing import behind, measure, read_pieces
 from tandem.storage.manifest import FileEntry
 from tandem.storage.problems import explained
-from tandem.storage.shards import CHUNK_BYTES
 from tandem.types import StaleRequest, UserError
 
 log = get_logger(__name__)
 # s3fs holds one block in memory per open file; S3 takes 10,000 parts, so files up to 78 GiB.
 UPLOAD_BLOCK_BYTES = 8 * 2**20
+SYNC_BYTES = 32 * 2**20
 STAGING = ".staging"
 SWEPT = ".swept-"  # a staging folder on its way out
 Fence = Callable[[], None]  # raises where this process may no longer write
@@ -102,9 +102,7 @@ class BlobStore:
             os.makedirs(os.path.dirname(self.full(path)), exist_ok=True)
             undo.callback(self._forget, path)
             with open(self.full(path), "wb") as file:
-                entry = measure(pieces, file.write)
-                file.flush()
-                os.fsync(file.fileno())
+                entry = _write_synced(file, pieces)
             undo.pop_all()
         return entry
 
@@ -239,19 +237,22 @@ class BlobStore:
             return  # the error that led here is the one to tell; the sweep at the next start removes the rest
 
 
-def measure(pieces: Iterable[bytes], write: Callable[[bytes], object] = lambda piece: None) -> FileEntry:
-    """Hash and count pieces while handing each to `write`."""
-    digest, size = hashlib.sha256(), 0
-    for piece in pieces:
-        write(piece)
-        digest.update(piece)
-        size += len(piece)
-    return FileEntry(digest.hexdigest(), size)
+def _write_synced(file: BinaryIO, pieces: Iterable[bytes]) -> FileEntry:
+    """Write to a local disk, which starts before the last piece is there."""
+    fd, written = file.fileno(), 0
 
+    def write(piece: bytes) -> None:
+        nonlocal written
+        file.write(piece)
+        if (written + len(piece)) // SYNC_BYTES > written // SYNC_BYTES:
+            sync_later(fd)
+        written += len(piece)
 
-def read_pieces(file: BinaryIO) -> Iterable[bytes]:
-    """The rest of a file in pieces of `CHUNK_BYTES`."""
-    return iter(lambda: file.read(CHUNK_BYTES), b"")
+    with behind(os.fdatasync) as sync_later:
+        entry = measure(pieces, write)
+    file.flush()
+    os.fsync(fd)
+    return entry
 
 
 def sync_folder(path: str) -> None:

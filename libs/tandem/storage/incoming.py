@@ -12,8 +12,8 @@ from threading import Lock
 from uuid import uuid4
 
 from tandem.storage.problems import explained
-from tandem.storage.shards import CHUNK_BYTES, OpenShard, open_shard
-from tandem.types import DataCorrupt, PublishKind, ShardRef, UserError
+from tandem.storage.shards import CHUNK_BYTES, OpenShard, Shard, read_shard
+from tandem.types import DataCorrupt, NotFound, PublishKind, ShardRef, UserError
 
 
 def shard_name(ref: ShardRef) -> str:
@@ -75,7 +75,7 @@ class Staging:
         self.folder = folder
         self.setting = setting
         self.anew = anew
-        self._shards: dict[tuple[PublishKind, int], dict[int, ShardRef]] = {}
+        self._shards: dict[tuple[PublishKind, int], dict[int, Shard]] = {}
         self._lock = Lock()
         with explained(f"making {folder}", writing=True, setting=setting):
             shutil.rmtree(folder, ignore_errors=True)
@@ -96,34 +96,27 @@ class Staging:
             yield receiver
             receiver.close()
             with open(receiver.path, "rb") as file:
-                open_shard(file.fileno(), ref, receiver.what)
-            self._keep(receiver)
+                shard = read_shard(file.fileno(), ref, receiver.what)
+            self._keep(shard, receiver.path)
         finally:
             receiver.discard()
 
     def of(self, kind: PublishKind, version: int) -> dict[int, ShardRef]:
         """The shards held of one version, by rank."""
         with self._lock:
-            return dict(self._shards.get((kind, version), {}))
+            return {rank: shard.ref for rank, shard in self._shards.get((kind, version), {}).items()}
 
     @contextmanager
     def opened(self, refs: list[ShardRef], *, hash_again: bool = True) -> Iterator[list[OpenShard]]:
-        """Open shards for joining; each is hashed again, for the spool is a disk like any other, unless the caller
-        checks what he makes of them.
-
-        Raises:
-            DataCorrupt: a spooled shard has changed; it is dropped, so that it can be sent again.
-        """
+        """Open shards for joining, which hashes each again, for the spool is a disk like any other, unless the caller
+        checks what he makes of them."""
         with ExitStack() as files:
             shards = []
             for ref in refs:
+                path = self._path(ref)
                 with explained(f"reading the {shard_name(ref)}"):
-                    file = files.enter_context(open(self._path(ref), "rb"))
-                    digest = hashlib.file_digest(file, "sha256").hexdigest() if hash_again else ref.sha256
-                if digest != ref.sha256:
-                    self._drop(ref)
-                    raise DataCorrupt(f"{shard_name(ref)}: changed in {self._path(ref)} since it came; send it again")
-                shards.append(open_shard(file.fileno(), ref, shard_name(ref)))
+                    file = files.enter_context(open(path, "rb"))
+                shards.append(OpenShard(self._held(ref), file.fileno(), str(path), hash_again))
             yield shards
 
     def drop(self, kind: PublishKind, version: int) -> bool:
@@ -153,12 +146,19 @@ class Staging:
                 hashes = f"{other.sha256[:12]}..., now {ref.sha256[:12]}..."
                 raise UserError(f"{shard_name(ref)}: other bytes of this rank are here ({hashes}); {anew}")
 
-    def _keep(self, receiver: Receiver) -> None:
-        ref = receiver.ref
+    def _keep(self, shard: Shard, path: Path) -> None:
+        ref = shard.ref
         self._check_conflict(ref)
         with self._lock, explained(f"spooling {self._path(ref)}", writing=True, setting=self.setting):
-            os.replace(receiver.path, self._path(ref))
-            self._shards.setdefault((ref.kind, ref.version), {})[ref.rank] = ref
+            os.replace(path, self._path(ref))
+            self._shards.setdefault((ref.kind, ref.version), {})[ref.rank] = shard
+
+    def _held(self, ref: ShardRef) -> Shard:
+        with self._lock:
+            held = self._shards.get((ref.kind, ref.version), {}).get(ref.rank)
+        if held is None or held.ref != ref:
+            raise NotFound(f"{shard_name(ref)}: is no longer here; send it again")
+        return held
 
     def _drop(self, ref: ShardRef) -> None:
         with self._lock:

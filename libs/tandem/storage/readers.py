@@ -13,7 +13,8 @@ from uuid import uuid4
 
 from safetensors import safe_open
 
-from tandem.storage.blobs import BlobStore, measure, read_pieces
+from tandem.storage.blobs import BlobStore
+from tandem.storage.hashing import measure, read_pieces
 from tandem.storage.manifest import MANIFEST, TENSOR_FILE, Manifest, parse_manifest
 from tandem.storage.problems import explained
 from tandem.storage.versions import Published, VersionStore, check_entry

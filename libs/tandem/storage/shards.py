@@ -1,30 +1,29 @@
-"""What a rank's shard says of itself, and how the shards of one version join into one file.
+"""What a rank's shard says of itself.
 
 A shard is a safetensors file whose metadata key `tandem` holds a `ShardMeta` as JSON. Each of its tensors is
-a block of a global tensor, placed by an offset per dimension. Joining never looks at values: it copies runs
-of bytes, in the order of the output, so the result streams to any store in one pass, in little memory.
+a block of a global tensor, placed by an offset per dimension. Its tensors lie in the order in which safetensors
+writes them, which is that of the file they are joined into: joining reads each shard once, from front to back.
 """
 
 from __future__ import annotations
 
-import heapq
-import math
-import os
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from array import array
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from itertools import product
+from functools import lru_cache
 from json import dumps
+from math import prod
+from typing import NamedTuple
 
 from pydantic import TypeAdapter
 
 from tandem.storage.parse import parse_json
-from tandem.storage.tensors import ITEM_BYTES, Header, Natural, TensorEntry, layout, read_header
+from tandem.storage.tensors import ITEM_BYTES, Header, Natural, TensorEntry, place_in_file, read_header
 from tandem.types import DataCorrupt, PublishKind, ShardRef
 
 SHARD_KEY = "tandem"
 SHARD_FORMAT = 1
-CHUNK_BYTES = 2**20  # the most that one message of PutShard carries, and that joining reads at once
+CHUNK_BYTES = 2**20  # the most that one message of PutShard carries, and that files are read by
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,57 +51,65 @@ class ShardMeta:
         return {SHARD_KEY: dumps(asdict(self))}
 
 
-@dataclass(frozen=True, slots=True)
-class OpenShard:
-    """A shard file that is open for reading at `fd`; `what` names it in errors."""
-
-    fd: int
-    what: str
-    meta: ShardMeta
-    header: Header
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A shard's part of one tensor."""
-
-    shard: OpenShard
-    entry: TensorEntry
-    offset: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Joined:
-    """How a tensor comes about. `blocks` cover `shape` exactly once."""
+class TensorSpec(NamedTuple):
+    """A global tensor."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    blocks: tuple[Block, ...]
+
+
+class Block(NamedTuple):
+    """A shard's part of a tensor: `shape` items at `offset`, contiguous from byte `start` of the file."""
+
+    tensor: TensorSpec
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+    start: int
 
 
 @dataclass(frozen=True, slots=True)
-class JoinPlan:
-    """The output file: its head, then the tensors in the order of their data."""
+class Shard:
+    """A shard as it describes itself, kept small: a manager holds many. `what` names it in errors.
 
-    head: bytes
-    tensors: tuple[Joined, ...]
+    `places` holds for each tensor `width` offsets, then `width` sizes; a tensor of fewer dimensions leaves the
+    last ones of each unused.
+    """
+
+    ref: ShardRef
+    what: str
+    base_model: str
+    data_start: int
+    tensors: tuple[TensorSpec, ...]
+    width: int
+    places: array[int]
+
+    def blocks(self) -> Iterator[Block]:
+        """Its blocks in the order of their bytes."""
+        start, width = self.data_start, self.width
+        numbers = iter(self.places)
+        rows = zip(*[numbers] * (2 * width), strict=True) if width else ((),) * len(self.tensors)
+        for tensor, row in zip(self.tensors, rows, strict=True):
+            dims = len(tensor.shape)
+            shape = row[width : width + dims]
+            yield Block(tensor, row[:dims], shape, start)
+            start += prod(shape) * ITEM_BYTES[tensor.dtype]
 
 
 @dataclass(frozen=True, slots=True)
-class Run:
-    """`length` contiguous bytes: at `source` of the block's data, at `target` of the global tensor's."""
+class OpenShard:
+    """A shard whose file, at `path`, is open for reading at `fd`. `check`: joining hashes what it reads."""
 
-    block: Block
-    target: int
-    source: int
-    length: int
+    shard: Shard
+    fd: int
+    path: str
+    check: bool = True
 
 
 _META = TypeAdapter(ShardMeta)
 
 
-def open_shard(fd: int, ref: ShardRef, what: str) -> OpenShard:
+def read_shard(fd: int, ref: ShardRef, what: str) -> Shard:
     """Read what the shard at `fd` says of itself and hold it against `ref`. Its hash is the caller's affair.
 
     Raises:
@@ -120,41 +127,32 @@ def open_shard(fd: int, ref: ShardRef, what: str) -> OpenShard:
             raise DataCorrupt(f"{what}: the file says {field} {said}, but it was sent as {field} {asked}")
     for name, entry in header.tensors.items():
         _check_placement(name, entry, meta.tensors.get(name), what)
-    return OpenShard(fd, what, meta, header)
+    return _compact(header, meta, ref, what)
 
 
-def plan_join(shards: Sequence[OpenShard], what: str) -> JoinPlan:
-    """Lay out the file that the shards make; `what` names it.
+def _compact(header: Header, meta: ShardMeta, ref: ShardRef, what: str) -> Shard:
+    order = sorted(header.tensors, key=lambda name: place_in_file(name, header.tensors[name].dtype))
+    specs = _shared(
+        tuple(TensorSpec(name, header.tensors[name].dtype, meta.tensors[name].global_shape) for name in order)
+    )
+    width = max((len(spec.shape) for spec in specs), default=0)
+    places = array("q")
+    position = 0
+    for spec in specs:
+        entry, rest = header.tensors[spec.name], [0] * (width - len(spec.shape))
+        if entry.size and entry.data_offsets[0] != position:
+            raise DataCorrupt(
+                f"{what}: tensor {spec.name} is not where safetensors puts it: wide types first, then by name"
+            )
+        position += entry.size
+        places.extend([*meta.tensors[spec.name].offset, *rest, *entry.shape, *rest])
+    return Shard(ref, what, meta.base_model, header.data_start, specs, width, places)
 
-    Raises:
-        DataCorrupt: an element is missing or there twice, or shards disagree on a tensor's dtype or shape.
-    """
-    found: dict[str, list[tuple[Block, tuple[int, ...]]]] = defaultdict(list)
-    for shard in shards:
-        for name, entry in shard.header.tensors.items():
-            place = shard.meta.tensors[name]
-            found[name].append((Block(shard, entry, place.offset), place.global_shape))
-    if not found:
-        raise DataCorrupt(f"{what}: no shard holds a tensor")
-    joined = {name: _join(name, parts, what) for name, parts in found.items()}
-    head, order = layout({name: (item.dtype, item.shape) for name, item in joined.items()}, {"format": "pt"})
-    return JoinPlan(head, tuple(joined[name] for name in order))
 
-
-def joined_pieces(plan: JoinPlan) -> Iterator[bytes]:
-    """The output's bytes in order, in pieces of about `CHUNK_BYTES`, read from the shards as needed."""
-    piece = bytearray(plan.head)
-    for tensor in plan.tensors:
-        for run in _runs(tensor):
-            shard = run.block.shard
-            start = shard.header.data_start + run.block.entry.data_offsets[0] + run.source
-            for position in range(0, run.length, CHUNK_BYTES):
-                piece += _read(shard, start + position, min(CHUNK_BYTES, run.length - position))
-                if len(piece) >= CHUNK_BYTES:
-                    yield bytes(piece)
-                    piece.clear()
-    if piece:
-        yield bytes(piece)
+@lru_cache(maxsize=8)
+def _shared(specs: tuple[TensorSpec, ...]) -> tuple[TensorSpec, ...]:
+    """One object for all ranks' equal lists of tensors."""
+    return specs
 
 
 def _check_placement(name: str, entry: TensorEntry, place: Placement | None, what: str) -> None:
@@ -166,61 +164,5 @@ def _check_placement(name: str, entry: TensorEntry, place: Placement | None, wha
             f"{what}: tensor {name} of shape {list(entry.shape)} at {list(place.offset)} "
             f"does not fit in {list(place.global_shape)}"
         )
-
-
-def _join(name: str, parts: Sequence[tuple[Block, tuple[int, ...]]], what: str) -> Joined:
-    first, shape = parts[0]
-    for block, other in parts[1:]:
-        if block.entry.dtype != first.entry.dtype:
-            raise DataCorrupt(
-                f"{what}: tensor {name} is {first.entry.dtype} in {first.shard.what} "
-                f"but {block.entry.dtype} in {block.shard.what}"
-            )
-        if other != shape:
-            raise DataCorrupt(
-                f"{what}: tensor {name} is {list(shape)} in {first.shard.what} but {list(other)} in {block.shard.what}"
-            )
-    tensor = Joined(name, first.entry.dtype, shape, tuple(block for block, _ in parts if block.entry.size))
-    _check_cover(tensor, what)
-    return tensor
-
-
-def _check_cover(tensor: Joined, what: str) -> None:
-    item = ITEM_BYTES[tensor.dtype]
-    position = 0
-    for run in _runs(tensor):
-        if run.target < position:
-            twice = f"element {run.target // item} is there twice, again in {run.block.shard.what}"
-            raise DataCorrupt(f"{what}: tensor {tensor.name}: {twice}")
-        if run.target > position:
-            break
-        position += run.length
-    items = math.prod(tensor.shape)
-    if position != items * item:
-        raise DataCorrupt(f"{what}: tensor {tensor.name}: element {position // item} of {items} is in no shard")
-
-
-def _runs(tensor: Joined) -> Iterator[Run]:
-    """All runs of a tensor by their place in it; lazily, for a split by columns has one per row and block."""
-    return heapq.merge(*(_block_runs(block, tensor.shape) for block in tensor.blocks), key=lambda run: run.target)
-
-
-def _block_runs(block: Block, shape: tuple[int, ...]) -> Iterator[Run]:
-    """A block's contiguous runs: the last dimensions, while spanned whole, and the one before make one."""
-    part, item = block.entry.shape, ITEM_BYTES[block.entry.dtype]
-    outer = len(shape)  # dims [0, outer) are walked, dims [outer, n) are inside a run
-    while outer and part[outer:] == shape[outer:]:
-        outer -= 1
-    length = math.prod(part[outer:])
-    strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
-    corner = sum(offset * stride for offset, stride in zip(block.offset, strides, strict=True))
-    for count, index in enumerate(product(*(range(size) for size in part[:outer]))):
-        target = corner + sum(i * stride for i, stride in zip(index, strides, strict=False))
-        yield Run(block, target * item, count * length * item, length * item)
-
-
-def _read(shard: OpenShard, start: int, length: int) -> bytes:
-    data = os.pread(shard.fd, length, start)
-    if len(data) != length:
-        raise DataCorrupt(f"{shard.what}: truncated: {length} bytes expected at {start}, {len(data)} there")
-    return data
+    if max(place.global_shape, default=0) >= 2**63:
+        raise DataCorrupt(f"{what}: tensor {name} of shape {list(place.global_shape)} cannot be")

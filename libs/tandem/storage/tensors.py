@@ -18,12 +18,14 @@ from pydantic import Field, TypeAdapter
 from tandem.storage.parse import parse_json
 from tandem.types import DataCorrupt
 
+# In the order in which safetensors knows them: a file holds the last ones first.
 ITEM_BYTES = {
-    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 1),
-    **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
-    **dict.fromkeys(("U32", "I32", "F32"), 4),
-    **dict.fromkeys(("U64", "I64", "F64"), 8),
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3"), 1),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
+    **dict.fromkeys(("I32", "U32", "F32"), 4),
+    **dict.fromkeys(("F64", "I64", "U64"), 8),
 }
+_PLACE = {dtype: -number for number, dtype in enumerate(ITEM_BYTES)}
 # A shard of an 8B model's adapter has a header of about 200 kB; a length far above is a file of another kind.
 MAX_HEADER_BYTES = 16 * 2**20
 METADATA_KEY = "__metadata__"
@@ -92,6 +94,11 @@ def read_header(fd: int, what: str) -> Header:
     return Header(tensors, metadata, 8 + length)
 
 
+def place_in_file(name: str, dtype: str) -> tuple[int, str]:
+    """Sorts tensors as safetensors lays them out: by dtype, wide ones first, then by name."""
+    return _PLACE[dtype], name
+
+
 def layout(
     tensors: Mapping[str, tuple[str, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> tuple[bytes, tuple[str, ...]]:
@@ -99,7 +106,7 @@ def layout(
 
     `tensors` maps name to (dtype, shape). Wide items come first and the head is padded to 8: all is aligned.
     """
-    order = tuple(sorted(tensors, key=lambda name: (-ITEM_BYTES[tensors[name][0]], name)))
+    order = tuple(sorted(tensors, key=lambda name: place_in_file(name, tensors[name][0])))
     header: dict[str, object] = {METADATA_KEY: dict(metadata)} if metadata else {}
     position = 0
     for name in order:

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.obs import get_logger
-from tandem.storage.blobs import BlobStore, Fence, measure, read_pieces
+from tandem.storage.blobs import BlobStore, Fence
+from tandem.storage.hashing import measure, read_pieces
 from tandem.storage.manifest import (
     FOLDER,
     MANIFEST,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save
 
-from tandem.storage import OpenShard, Placement, ShardMeta, open_shard
+from tandem.storage import OpenShard, Placement, ShardMeta, read_shard
 from tandem.types import PublishKind, ShardRef
 
 BASE = "b" * 64
@@ -47,7 +47,8 @@ def opened(tmp_path: Path):
             path.write_bytes(data)
             files.append(path.open("rb"))
             ref = ShardRef(PublishKind.ADAPTER, 3, rank, len(ranks), hashlib.sha256(data).hexdigest(), len(data))
-            shards.append(open_shard(files[-1].fileno(), ref, f"rank {rank}"))
+            shard = read_shard(files[-1].fileno(), ref, f"rank {rank}")
+            shards.append(OpenShard(shard, files[-1].fileno(), str(path)))
         return shards
 
     yield open_all

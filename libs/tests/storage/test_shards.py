@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from itertools import pairwise
 
@@ -9,8 +10,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load
 
-from tandem.storage import CHUNK_BYTES, joined_pieces, plan_join
-from tandem.types import DataCorrupt
+from tandem.storage import WINDOW_BYTES, Placement, ShardMeta, joined_pieces, plan_join, read_shard
+from tandem.types import DataCorrupt, PublishKind, ShardRef
 
 
 def join(shards) -> bytes:
@@ -70,7 +71,7 @@ def test_pieces_are_small_however_large_the_tensor(opened, part) -> None:
     whole = np.random.default_rng(2).standard_normal((1024, 1500)).astype(np.float32)  # 6 MB
     shards = opened([{"w": block} for block in split(part, whole, [700], 0)])
     pieces = list(joined_pieces(plan_join(shards, "adapter v3")))
-    assert max(map(len, pieces)) < 2 * CHUNK_BYTES + 4096
+    assert max(map(len, pieces)) <= WINDOW_BYTES
     assert np.array_equal(load(b"".join(pieces))["w"], whole)
 
 
@@ -122,3 +123,37 @@ def test_a_block_outside_its_tensor(opened, part) -> None:
 
 def test_shards_without_tensors(opened) -> None:
     refused(opened([{}, {}]), "adapter v3: no shard holds a tensor")
+
+
+def test_tensors_that_lie_in_another_order_are_refused(tmp_path) -> None:
+    places = {name: Placement((1,), (0,)) for name in "ab"}
+    meta = ShardMeta(PublishKind.ADAPTER, 3, 0, 1, "b" * 64, places)
+    entries = {n: {"dtype": "U8", "shape": [1], "data_offsets": [i, i + 1]} for i, n in enumerate("ba")}
+    text = json.dumps({"__metadata__": meta.to_metadata(), **entries}).encode()
+    path = tmp_path / "shard"
+    path.write_bytes(len(text).to_bytes(8, "little") + text + b"xy")
+    with path.open("rb") as file, pytest.raises(DataCorrupt, match="rank 0: tensor a is not where safetensors puts it"):
+        read_shard(file.fileno(), ShardRef(PublishKind.ADAPTER, 3, 0, 1, "0" * 64, path.stat().st_size), "rank 0")
+
+
+def test_a_shard_that_changes_after_it_was_read_is_found_at_the_end(opened, part, tmp_path) -> None:
+    whole = np.arange(3_000_000, dtype=np.float32).reshape(3, 1_000_000)
+    shards = opened([{"w": block} for block in split(part, whole, [2], 0)])
+    plan = plan_join(shards, "adapter v3")
+    with (tmp_path / "rank1").open("r+b") as file:
+        file.seek(-1, 2)
+        file.write(b"!")
+    with pytest.raises(DataCorrupt, match=r"rank 1: changed in .*/rank1 since it came; send it again"):
+        list(joined_pieces(plan))
+    with (tmp_path / "rank1").open("r+b") as file:
+        file.truncate(2_000_000)
+    with pytest.raises(DataCorrupt, match="rank 1: truncated: "):
+        list(joined_pieces(plan))
+
+
+def test_a_shard_that_many_hold_is_small(opened, part) -> None:
+    names = [f"layers.{n}.lora_A.weight" for n in range(500)]
+    ranks = [{name: part(np.full((1, 2), rank, np.float32), (rank, 0), (2, 2)) for name in names} for rank in range(2)]
+    first, second = (item.shard for item in opened(ranks))
+    assert first.tensors is second.tensors and len(first.tensors) == 500
+    assert second.places.itemsize * len(second.places) == 500 * 4 * 8

@@ -7,10 +7,21 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors import TensorSpec, serialize
 from safetensors.numpy import save
 
-from tandem.storage.tensors import layout, read_header
+from tandem.storage.tensors import ITEM_BYTES, layout, read_header
 from tandem.types import DataCorrupt
+
+NAMES = {  # of dtypes where safetensors' own differs from the one in the file
+    "BF16": "bfloat16",
+    "BOOL": "bool",
+    "F16": "float16",
+    "F32": "float32",
+    "F64": "float64",
+    "F8_E4M3": "float8_e4m3fn",
+    "F8_E5M2": "float8_e5m2",
+} | {f"{kind}{bits}": f"{'u' if kind == 'U' else ''}int{bits}" for kind in "IU" for bits in (8, 16, 32, 64)}
 
 
 def header_of(path: Path, data: bytes):
@@ -36,6 +47,20 @@ def test_layout_is_aligned_wide_items_first() -> None:
     assert len(head) % 8 == 0
     parsed = json.loads(head[8:])
     assert [parsed[name]["data_offsets"] for name in order] == [[0, 8], [8, 16], [16, 19]]
+
+
+def test_the_order_is_that_in_which_safetensors_writes() -> None:
+    names = {dtype: NAMES.get(dtype, dtype.lower()) for dtype in ITEM_BYTES}
+    room = np.zeros(16, np.uint8)
+    tensors = {
+        f"{name}/{dtype}": TensorSpec(dtype=names[dtype], shape=[2], data_ptr=room.ctypes.data, data_len=2 * size)
+        for name in ("a", "é", "B")
+        for dtype, size in ITEM_BYTES.items()
+    }
+    data = serialize(tensors)
+    header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+    written = sorted(header, key=lambda name: header[name]["data_offsets"])
+    assert tuple(written) == layout({name: (name[2:], (2,)) for name in header}, {})[1]
 
 
 def damage(data: bytes, key: str, value: object) -> bytes:

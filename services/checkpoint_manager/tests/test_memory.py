@@ -18,7 +18,7 @@ ROWS, COLUMNS, LAYERS, WORLD = 1024, 2048, 24, 3  # 24 tensors of 8 MiB: 192 MiB
 def shard(rank):  # yields a shard's bytes piece by piece, so that the test does not hold it either
     rows = [ROWS // WORLD + (r < ROWS % WORLD) for r in range(WORLD)]
     start, size = sum(rows[:rank]), rows[rank] * COLUMNS * 4
-    names = [f"exp_avg/{n}" for n in range(LAYERS)]
+    names = [f"exp_avg/{n:02d}" for n in range(LAYERS)]
     places = {name: Placement((ROWS, COLUMNS), (start, 0)) for name in names}
     meta = ShardMeta(PublishKind.STATE, 1, rank, WORLD, "b", places)
     header = {"__metadata__": meta.to_metadata()} | {
