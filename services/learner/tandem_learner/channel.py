@@ -59,8 +59,7 @@ class Channel:
     def await_reports(self, ticket: int, ranks: Sequence[int], timeout_s: float) -> list[bytes]:
         """Rank 0: what became of the shards of some followers, in their order; an entry may be RELEASED.
 
-        Waits for all of them, for once it is over nobody sends any more. Raises Unavailable where one does not come
-        in time.
+        Raises Unavailable where one does not come in time.
         """
         store = dist.PrefixStore("orders", self._connect())  # of its own: orders go on meanwhile
         until = time.monotonic() + timeout_s

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from tandem.algo import learning_rate
 from tandem.config import Config
@@ -25,6 +26,7 @@ from tandem_learner.comm import Comm
 from tandem_learner.forward import ForwardSettings
 from tandem_learner.host_copy import HostCopy, HostMemory
 from tandem_learner.optimizer import ShardedAdamW
+from tandem_learner.random_state import random_states, restore_random
 from tandem_learner.shards import read_adapter_shard, read_state_shard, shard_tensors
 from tandem_learner.step import Trainer, learn
 
@@ -119,6 +121,9 @@ class LearnerCore:
     def snapshot(self, kind: PublishKind) -> HostCopy:
         """Copy this rank's part of what it trains or of the training state to host memory, over the copy before.
 
+        A training state is what a restore needs beside the adapter: AdamW's moments, how many updates were made and
+        skipped, and the random streams. Not the learning rate's schedule, which is a function of the version alone.
+
         Raises:
             UserError: an adapter is asked of a learner that trains all weights, or the other way round.
             Unavailable: a step failed after it had moved something: this is no version.
@@ -128,9 +133,11 @@ class LearnerCore:
         if self.optimizer.updates != self._updates:
             raise Unavailable(f"a step failed on its way to version {self.version + 1}; restore a saved version")
         parts = {name: p.local for name, p in self.policy.parameters.items()}
+        whole: dict[str, Tensor] = {}
         if kind is PublishKind.STATE:
             parts = self.optimizer.moments()
-        whole = self.optimizer.counters() if kind is PublishKind.STATE and self.comm.rank == 0 else {}
+            whole = random_states(self.comm.device, self.comm.rank)
+            whole |= self.optimizer.counters() if self.comm.rank == 0 else {}
         tensors, places = shard_tensors(parts, whole, self.policy.parameters)
         meta = ShardMeta(kind, self.version, self.comm.rank, self.comm.world_size, self.base_model, places)
         return self._host_memory.copy(tensors, meta)
@@ -154,12 +161,13 @@ class LearnerCore:
                 f"training state is of version {state.version}, adapter of {adapter.version}; restore one version"
             )
         weights = read_adapter_shard(adapter, self.policy.parameters)
-        moments, counters = read_state_shard(state, self.policy.parameters) if state else ({}, {})
+        saved = read_state_shard(state, self.policy.parameters) if state else None
         for name, tensor in weights.items():
             self.policy.parameters[name].local.copy_(tensor)
         self.optimizer.reset()
-        if state:
-            self.optimizer.load(moments, counters)
+        if saved:
+            self.optimizer.load(saved.moments, saved.counters)
+            restore_random(saved.random, self.comm.device, self.comm.rank)
         self._updates = self.optimizer.updates
         self.version = adapter.version
         return self.version

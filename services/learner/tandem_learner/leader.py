@@ -126,7 +126,7 @@ class Leader:
         """Have every rank send its shard from the snapshot of that version, which is taken first where there is none.
 
         Raises:
-            As `snapshot`, and what a destination raises; then nobody sends any more.
+            As `snapshot`, and what a destination raises.
         """
 
         async def work() -> tuple[ShardRef, ...]:
@@ -194,21 +194,15 @@ class Leader:
         return taken
 
     async def _sent(self, order: Export) -> tuple[ShardRef, ...]:
-        """What all ranks have sent, in order of rank, or the first one's failure; once all of them are done."""
-        limit = deadline(self.timeout_s + STOP_S, f"learner: sending {order.kind} v{order.version} from all ranks")
+        """What all ranks have sent, in order of rank, or the first failure, at once."""
+        what = f"learner: sending {order.kind} v{order.version} from all ranks"
         try:
-            async with limit:
-                mine, others = await asyncio.gather(
-                    self.rank.sent(order.kind), self._reports(order.ticket), return_exceptions=True
-                )
-        except BaseException:
+            async with deadline(self.timeout_s + STOP_S, what):
+                mine, others = await asyncio.gather(self.rank.sent(order.kind), self._reports(order.ticket))
+        except BaseException:  # the thread that waits for reports must end
             for channel in self.channels:
                 channel.release_report(order.ticket)
             raise
-        if isinstance(mine, BaseException):
-            raise mine
-        if isinstance(others, BaseException):
-            raise others
         return tuple(shard_of(answer) for answer in (mine, *others))
 
     async def _reports(self, ticket: int) -> list[Answer]:

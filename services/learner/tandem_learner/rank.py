@@ -44,7 +44,7 @@ class Rank:
             if isinstance(order, Snapshot):
                 return await self._snapshot(order.kind)
             if isinstance(order, Export):
-                self._begin(order)
+                await self._begin(order)
             if isinstance(order, Restore):
                 self._copies.clear()  # of a version by this number, but not the one that it will be
                 return {"version": await self._run(partial(self.core.restore, order.adapter, order.state))}
@@ -65,20 +65,21 @@ class Rank:
         return asdict(task.result())
 
     async def stop_sending(self, *kinds: PublishKind) -> None:
-        """Give up what is still being sent of these kinds."""
+        """Give up what is still being sent of these kinds: of an export that rank 0 has given up, or at the end."""
         tasks = [self._sending[kind] for kind in kinds if kind in self._sending]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _snapshot(self, kind: PublishKind) -> Answer:
-        await self.stop_sending(kind)  # only ever at work here where rank 0 has given that export up
+        await self.stop_sending(kind)
         self._copies.pop(kind, None)  # its memory is written over now
         began = time.perf_counter()
         copy = self._copies[kind] = await self._run(partial(self.core.snapshot, kind))
         return {"bytes": copy.data.nbytes, "seconds": time.perf_counter() - began}
 
-    def _begin(self, order: Export) -> None:
+    async def _begin(self, order: Export) -> None:
+        await self.stop_sending(order.kind)
         copy = self._copies.get(order.kind)
         if copy is None or copy.meta.version != order.version:
             raise StaleRequest(f"learner rank {self.core.comm.rank} holds no {order.kind} v{order.version} to send")

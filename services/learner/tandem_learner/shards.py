@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from tandem.model.sharding import ShardedParameter
 from tandem.storage import Placement, open_tensors
 from tandem.types import AdapterRef, UserError
 from tandem_learner.optimizer import MOMENTS
+from tandem_learner.random_state import RANDOM
 
 COUNTERS = ("step/updates", "step/skipped")
 
@@ -38,17 +40,26 @@ def read_adapter_shard(adapter: AdapterRef, parameters: Mapping[str, ShardedPara
         return {name: _rows(file, name, parameter, adapter) for name, parameter in parameters.items()}
 
 
-def read_state_shard(
-    state: AdapterRef, parameters: Mapping[str, ShardedParameter]
-) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """This rank's rows of the moments (parameters without rows left out), and the counters."""
+@dataclass(frozen=True)
+class SavedState:
+    """A training state as one rank takes it: its rows of the moments (parameters without rows left out), the counters,
+    and the random streams of all ranks that saved it."""
+
+    moments: Mapping[str, Tensor]
+    counters: Mapping[str, Tensor]
+    random: Mapping[str, Tensor]
+
+
+def read_state_shard(state: AdapterRef, parameters: Mapping[str, ShardedParameter]) -> SavedState:
+    """This rank's part of a published state. Raises UserError for one of other settings."""
     wanted = {f"{moment}/{name}": parameter for moment in MOMENTS for name, parameter in parameters.items()}
     with open_tensors(state, "pt") as file:
-        _check_names(set(file.keys()), {*wanted, *COUNTERS}, state)
+        names = set(file.keys())
+        random = {name: file.get_tensor(name) for name in names if name.startswith(RANDOM)}
+        _check_names(names - set(random), {*wanted, *COUNTERS}, state)
         moments = {name: _rows(file, name, parameter, state) for name, parameter in wanted.items()}
-        return {name: rows for name, rows in moments.items() if rows.numel()}, {
-            name: file.get_tensor(name) for name in COUNTERS
-        }
+        counters = {name: file.get_tensor(name) for name in COUNTERS}
+        return SavedState({name: rows for name, rows in moments.items() if rows.numel()}, counters, random)
 
 
 def _rows(file: Any, name: str, parameter: ShardedParameter, ref: AdapterRef) -> Tensor:

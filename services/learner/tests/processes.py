@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from tandem.rpc.clients import LearnerClient
@@ -73,6 +73,23 @@ async def service(module: str, *arguments: str) -> AsyncIterator[tuple[asyncio.s
         finally:
             if process.returncode is None:
                 process.kill()
+
+
+@asynccontextmanager
+async def deaf_peer() -> AsyncIterator[tuple[str, asyncio.Event]]:
+    """host:port of a peer that takes connections and says nothing, and an event of the first one."""
+    called = asyncio.Event()
+
+    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        called.set()
+        with suppress(asyncio.CancelledError):  # at the end of the test
+            await reader.read()
+        writer.close()
+
+    server = await asyncio.start_server(listen, "127.0.0.1", 0)
+    host, port = server.sockets[0].getsockname()
+    yield f"{host}:{port}", called
+    server.close()
 
 
 async def _together(starting: Sequence) -> list[tuple[asyncio.subprocess.Process, str]]:

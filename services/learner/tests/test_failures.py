@@ -13,16 +13,26 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 from episodes import play_groups
+from processes import deaf_peer
 
 from tandem.config import Config
 from tandem.runtime import deadline
-from tandem.types import AdapterRef, TandemError, TrajectoryGroup, Unavailable
+from tandem.types import AdapterRef, PublishKind, TandemError, TrajectoryGroup, Unavailable
 from tandem_learner.channel import RELEASED, Channel
 from tandem_learner.comm import close_comm, free_rendezvous, open_comm, open_store
 from tandem_learner.core import LearnerCore
 from tandem_learner.follower import Follower
 from tandem_learner.leader import Leader
-from tandem_learner.orders import Stop, Train, decode_answer, encode_order
+from tandem_learner.orders import (
+    Destinations,
+    Export,
+    Snapshot,
+    Stop,
+    Train,
+    decode_answer,
+    encode_answer,
+    encode_order,
+)
 from tandem_learner.rank import Rank
 
 TIMEOUT_S = 20.0
@@ -137,6 +147,54 @@ async def test_a_follower_told_to_stop_while_it_obeys_still_ends(
     assert decode_answer(await asyncio.to_thread(channel.await_answer, 0, TIMEOUT_S), 1) == {}
     with pytest.raises(Unavailable, match="was stopped"):
         decode_answer(await asyncio.to_thread(channel.await_answer, 1, TIMEOUT_S), 1)
+
+
+async def test_a_follower_told_to_stop_while_it_sends_says_so_and_ends(core: FaultyCore) -> None:
+    store = dist.HashStore()
+    channel = Channel(lambda: store, 1)
+    follower = Follower(Rank(core, ThreadPoolExecutor(1)), channel)
+    following = asyncio.create_task(follower.follow())
+    async with deaf_peer() as (address, called), deadline(TIMEOUT_S, "end of the follower"):
+        export = Export(PublishKind.ADAPTER, core.version, Destinations(address), ticket=7)
+        for number, order in enumerate((Snapshot(PublishKind.ADAPTER), export)):
+            channel.go(number, channel.post_pieces(number, encode_order(order)))
+            decode_answer(await asyncio.to_thread(channel.await_answer, number, TIMEOUT_S), 1)
+        await called.wait()
+        await follower.stop()
+        await following
+    [report] = channel.await_reports(7, [1], TIMEOUT_S)
+    with pytest.raises(Unavailable, match="sending its shard was stopped"):
+        decode_answer(report, 1)
+
+
+def _obedient(core: LearnerCore, timeout_s: float) -> Leader:
+    """Rank 0 beside a rank 1 that answers its orders to snapshot, to export and to stop, and never sends a shard."""
+    store = dist.HashStore()
+    channel = Channel(lambda: store, 1)
+    for number, answer in enumerate(({"bytes": 1, "seconds": 0.0}, {}, {})):
+        channel.answer(number, encode_answer(answer))
+    return Leader(Rank(core, ThreadPoolExecutor(1)), [channel], timeout_s)
+
+
+async def test_a_rank_that_dies_while_it_sends_is_named(core: FaultyCore) -> None:
+    leader = _obedient(core, 0.5)
+    async with deaf_peer() as (address, _):
+        with pytest.raises(Unavailable, match=r"learner rank 1: its shard was not sent within 0\.5 s; it may be dead"):
+            await leader.export("x", core.version, PublishKind.ADAPTER, Destinations(address))
+        await leader.stop()
+
+
+async def test_rank_0_that_stops_waits_for_no_report(core: FaultyCore) -> None:
+    leader = _obedient(core, 600)
+    async with deaf_peer() as (address, called), deadline(TIMEOUT_S, "end of rank 0"):
+        sending = asyncio.create_task(leader.export("x", core.version, PublishKind.ADAPTER, Destinations(address)))
+        await called.wait()
+        await leader.stop()
+        with pytest.raises(Unavailable, match="learner rank 0: sending its shard was stopped"):
+            await sending
+    for thread in [thread for thread in threading.enumerate() if thread.name.startswith("reports")]:
+        thread.join(TIMEOUT_S)  # it would hold up the end of the process
+        assert not thread.is_alive()
 
 
 def test_answer_to_a_rank_0_that_is_gone_is_unavailable() -> None:

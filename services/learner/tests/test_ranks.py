@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
 from episodes import play_groups
-from processes import Learner, learner, service
+from processes import Learner, deaf_peer, learner, service
 from safetensors.torch import load_file
 
 from tandem.algo import pack, select_groups
 from tandem.rpc.clients import CheckpointClient
 from tandem.types import AdapterRef, PublishKind, TrajectoryGroup, Unavailable
 from tandem_learner.forward import plan_rounds
+from tandem_learner.random_state import RANDOM
 
 VISION = r".*(language_model.*\.(q_proj|v_proj|down_proj)|visual.*\.(qkv|linear_fc1|linear_fc2))"
 LORA = {"rank": 6, "alpha": 12, "vision": True, "target_modules": VISION}  # 6 rows: uneven over 4 ranks
@@ -67,6 +69,10 @@ def write_recipe(folder: Path, model: Path, **learner_settings: object) -> str:
 
 def _adapter(ref: AdapterRef) -> dict[str, torch.Tensor]:
     return load_file(Path(ref.url.removeprefix("file://")) / "adapter_model.safetensors")
+
+
+def _state(ref: AdapterRef) -> dict[str, torch.Tensor]:
+    return load_file(Path(ref.url.removeprefix("file://")) / "training_state.safetensors")
 
 
 def _largest_difference(left: Mapping[str, torch.Tensor], right: Mapping[str, torch.Tensor]) -> float:
@@ -136,6 +142,36 @@ async def test_one_and_two_ranks_agree_and_continue_each_other(tiny_model: Path,
         await at_one.manager.close()
 
 
+async def test_a_state_saved_at_any_world_size_loads_at_any(tiny_model: Path, tmp_path: Path) -> None:
+    """Saved at 1, 2 and 3 ranks, each loaded at 1, 2 and 3, and saved again from there: the same bits."""
+    recipe = write_recipe(tmp_path, tiny_model)
+    groups = play_groups(tiny_model, groups=2, group_size=4, max_turns=2)
+    sizes = (1, 2, 3)
+    async with AsyncExitStack() as stack:
+        _, address = await stack.enter_async_context(service("tandem_checkpoint_manager", recipe, "checkpoint.keep=20"))
+        bench = Bench(recipe, groups, CheckpointClient(address))
+        stack.push_async_callback(bench.manager.close)
+        ranks = {n: await stack.enter_async_context(learner(recipe, n)) for n in sizes}
+        saved = {}
+        for n in sizes:
+            await _train(ranks[n], groups, range(n))
+            saved[n] = await bench.save(ranks[n], n)
+        moments = 2 * 4 * (await ranks[1].client.status()).trainable_parameters
+        for n, (adapter, state) in saved.items():
+            was = _state(state)
+            assert 0 <= sum(t.nbytes for t in was.values()) - moments < 8192 * n  # two float32 moments, and a little
+            for m in sizes:
+                version = 10 * n + m
+                await ranks[m].client.restore(replace(adapter, version=version), replace(state, version=version))
+                adapter_again, state_again = await bench.save(ranks[m], version)
+                assert _largest_difference(_adapter(adapter_again), _adapter(adapter)) == 0
+                now = _state(state_again)
+                assert {name for name in now if name.startswith(RANDOM)} == {f"{RANDOM}cpu/{r}" for r in range(m)}
+                for name in set(was) | set(now):
+                    if not name.startswith(RANDOM) or int(name.rpartition("/")[2]) < min(n, m):
+                        assert torch.equal(was[name], now[name]), name
+
+
 EVERYTHING = {
     "advantage": "reinforce_pp",
     "loss": "gspo",
@@ -166,13 +202,17 @@ async def test_three_ranks_agree_with_one_on_everything_at_once(tiny_model: Path
 async def test_dead_rank_is_an_error_and_no_rank_outlives_rank_0(tiny_model: Path, tmp_path: Path) -> None:
     recipe = write_recipe(tmp_path, tiny_model, collective_timeout_s=20)
     groups = play_groups(tiny_model, groups=3, group_size=4, max_turns=3)
-    async with learner(recipe, 3) as trio:
+    async with learner(recipe, 3) as trio, deaf_peer() as (deaf, called):
         await _train(trio, groups, range(1))
+        sending = asyncio.create_task(trio.client.export(1, PublishKind.STATE, deaf, timeout_s=120))
+        await called.wait()
         trio.ranks[1].kill()
         with pytest.raises(Unavailable, match="learner"):
             await trio.client.train_step(1, groups, timeout_s=60)
         assert (await trio.client.status()).policy_version == 1
         with pytest.raises(Unavailable, match="Restore"):  # ranks may disagree now
             await trio.client.train_step(1, groups, timeout_s=60)
+        with pytest.raises(Unavailable, match=r"shard was not sent within 20 s|attempt timed out"):
+            await sending
         trio.ranks[0].kill()
         assert await asyncio.wait_for(trio.ranks[2].wait(), 60) == 1

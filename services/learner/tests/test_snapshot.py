@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from episodes import play_groups
-from processes import service
+from processes import deaf_peer, service
 
 from tandem.config import Config
 from tandem.rpc.clients import LearnerClient
@@ -47,18 +47,8 @@ def groups(tiny_model: Path) -> list[TrajectoryGroup]:
 
 @pytest.fixture
 async def deaf() -> AsyncIterator[Deaf]:
-    """host:port of a peer that takes connections and says nothing, and an event of the first one; closed at the end."""
-    called = asyncio.Event()
-
-    async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        called.set()
-        await reader.read()
-        writer.close()
-
-    server = await asyncio.start_server(listen, "127.0.0.1", 0)
-    host, port = server.sockets[0].getsockname()
-    yield f"{host}:{port}", called
-    server.close()
+    async with deaf_peer() as peer:
+        yield peer
 
 
 async def test_an_export_sends_what_the_learner_was_at_the_snapshot(
