@@ -17,6 +17,7 @@ from tandem.types import (
     AdapterLoaded,
     AdapterRef,
     CheckpointStatus,
+    Exported,
     LearnerStatus,
     MirrorStatus,
     PublishKind,
@@ -138,14 +139,26 @@ class LearnerClient:
         self, expected_version: int, kind: PublishKind, checkpoint_address: str, timeout_s: float = LONG_S
     ) -> tuple[ShardRef, ...]:
         """Have every rank send its shard, as its snapshot holds it or else of now, to the checkpoint manager."""
+        return (await self.push(expected_version, kind, checkpoint_address, (), timeout_s)).shards
+
+    async def push(
+        self,
+        expected_version: int,
+        kind: PublishKind,
+        checkpoint_address: str,
+        replica_addresses: Sequence[str],
+        timeout_s: float = LONG_S,
+    ) -> Exported:
+        """As `export`, and to rollout replicas at the same time; one that does not get it is no failure."""
         request = lpb.ExportRequest(
             request_id=new_request_id(),
             expected_version=expected_version,
             kind=codec.encode_kind(kind),
             checkpoint_address=checkpoint_address,
+            replica_addresses=replica_addresses,
         )
         reply = await self.peer.unary(self.stub.Export, request, timeout_s)
-        return tuple(codec.decode_shard(shard) for shard in reply.shards)
+        return Exported(tuple(codec.decode_shard(shard) for shard in reply.shards), dict(reply.missed))
 
     async def restore(self, adapter: AdapterRef, state: AdapterRef | None, timeout_s: float = LONG_S) -> int:
         """Continue from published folders; the version the learner is then at."""

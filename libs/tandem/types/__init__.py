@@ -14,6 +14,7 @@ from tandem.types.errors import DataCorrupt, NotFound, StaleRequest, TandemError
 from tandem.types.service import (
     AdapterLoaded,
     CheckpointStatus,
+    Exported,
     LearnerStatus,
     MirrorStatus,
     Pushed,
@@ -29,6 +30,7 @@ __all__ = [
     "CheckpointStatus",
     "ContextPolicy",
     "DataCorrupt",
+    "Exported",
     "FinishReason",
     "LearnerStatus",
     "MirrorStatus",

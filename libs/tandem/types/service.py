@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tandem.types.adapter import PublishKind
+from tandem.types.adapter import PublishKind, ShardRef
 from tandem.types.episode import ContextPolicy, Sampling
 
 
@@ -76,6 +76,14 @@ class SnapshotTaken:
     policy_version: int
     size: int
     seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Every rank's shard, now with the checkpoint manager; and by address why a replica did not get all of them."""
+
+    shards: tuple[ShardRef, ...]
+    missed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from tandem.config import RolloutConfig
 from tandem.obs import get_logger
 from tandem.rpc.clients import RolloutClient
 from tandem.runtime import together
-from tandem.types import AdapterRef, RolloutTask, TandemError, TrajectoryGroup, UserError
+from tandem.types import AdapterLoaded, AdapterRef, Pushed, RolloutTask, TandemError, TrajectoryGroup, UserError
 
 log = get_logger(__name__)
 WARN_SHARE = 0.1  # of a step's episodes
@@ -63,13 +63,53 @@ class Fleet:
             TandemError: a replica acknowledged other weights than asked for.
         """
         loaded = await together(*(replica.load_adapter(adapter) for replica in self.replicas))
+        self._check(adapter, loaded)
+        return max(answer.seconds for answer in loaded)
+
+    async def load_pushed(
+        self, adapter: AdapterRef, pushed: Pushed, missed: Mapping[str, str]
+    ) -> list[AdapterLoaded | TandemError]:
+        """Have every replica serve the adapter that the ranks have sent to it: what each acknowledged, or why it did
+        not. `missed` says by address who did not get it."""
+
+        async def ask(replica: RolloutClient) -> AdapterLoaded | TandemError:
+            if why := missed.get(replica.peer.address):
+                return TandemError(why)
+            try:
+                return await replica.load_adapter(adapter, pushed)
+            except TandemError as problem:
+                return problem
+
+        return await together(*map(ask, self.replicas))
+
+    async def settle(self, published: AdapterRef, pushed: Sequence[AdapterLoaded | TandemError]) -> None:
+        """Hold what `load_pushed` gave against what was published; who did not get it loads that.
+
+        Raises:
+            TandemError: a replica serves other weights than were published, or can load them in neither way.
+        """
+
+        async def from_store(replica: RolloutClient, answer: AdapterLoaded | TandemError) -> AdapterLoaded:
+            if isinstance(answer, AdapterLoaded):
+                return answer
+            log.warning("%s did not get %s directly: %s; it loads it from the store", replica.peer.name, name, answer)
+            try:
+                return await replica.load_adapter(published)
+            except TandemError as problem:
+                raise type(problem)(
+                    f"{replica.peer.name}: cannot load {name} from the store: {problem}; nor directly: {answer}"
+                ) from problem
+
+        name = published.name
+        self._check(published, await together(*map(from_store, self.replicas, pushed)))
+
+    def _check(self, adapter: AdapterRef, loaded: Sequence[AdapterLoaded]) -> None:
         for replica, answer in zip(self.replicas, loaded, strict=True):
             if answer.policy_version != adapter.version or (adapter.url and answer.sha256 != adapter.sha256):
                 raise TandemError(
                     f"{replica.peer.name} acknowledged version {answer.policy_version} ({answer.sha256[:12]}), "
                     f"not {adapter.version} ({adapter.sha256[:12]})"
                 )
-        return max(answer.seconds for answer in loaded)
 
     async def sleep(self) -> None:
         """Free the device memory of all replicas."""

@@ -21,7 +21,7 @@ from tandem.obs import get_logger
 from tandem.rpc.clients import CheckpointClient, LearnerClient
 from tandem.runtime import reach
 from tandem.storage import read_manifest
-from tandem.types import AdapterRef, NotFound, PublishKind, TandemError, UserError
+from tandem.types import AdapterRef, NotFound, PublishKind, Pushed, TandemError, UserError
 from tandem_controller.evaluate import fixed_greedy
 from tandem_controller.fleet import Fleet
 from tandem_controller.pipeline import Pipeline, Position
@@ -45,6 +45,7 @@ class Services:
     checkpoint_address: str
     adapter_config_json: str
     base_model: str
+    direct: bool = False  # adapters go from the learner's ranks to the replicas; else from the store
 
     @property
     def weights(self) -> PublishKind:
@@ -173,9 +174,12 @@ async def make_version(services: Services, pipeline: Pipeline, version: int, wat
 async def distribute(services: Services, version: int, watch: Stopwatch) -> None:
     """Publish the learner's adapter and have every engine serve it."""
     with watch.phase("sync"):
-        adapter = await publish(services, PublishKind.ADAPTER, version)
-        await services.fleet.wake()
-        await services.fleet.load(adapter)
+        if services.direct:
+            await push(services, version)
+        else:
+            adapter = await publish(services, PublishKind.ADAPTER, version)
+            await services.fleet.wake()
+            await services.fleet.load(adapter)
     reach("controller/load/done")
 
 
@@ -203,10 +207,35 @@ async def publish(services: Services, kind: PublishKind, version: int, metadata_
     """Have every rank export its shard, and the checkpoint manager join them."""
     shards = await services.learner.export(version, kind, services.checkpoint_address)
     reach(f"controller/{kind}/exported")
+    return await join(services, kind, version, len(shards), metadata_json)
+
+
+async def push(services: Services, version: int) -> None:
+    """Have every rank send its shard to the checkpoint manager and to all replicas; while the one joins and publishes
+    the adapter, the others join, load and probe it. Raises as `publish` and `Fleet.settle`."""
+    fleet, kind = services.fleet, PublishKind.ADAPTER
+    addresses = [replica.peer.address for replica in fleet.replicas]
+    exported = await services.learner.push(version, kind, services.checkpoint_address, addresses)
+    reach(f"controller/{kind}/exported")
+    await fleet.wake()
+    ref = AdapterRef(version, "", "", f"{kind} v{version}", services.base_model, 0)
+    pushed = Pushed(len(exported.shards), services.adapter_config_json)
+    loading = asyncio.ensure_future(fleet.load_pushed(ref, pushed, exported.missed))
+    try:
+        published = await join(services, kind, version, len(exported.shards))
+    finally:
+        loaded = await loading  # a load that is begun is seen to its end, whatever became of the other
+    await fleet.settle(published, loaded)
+
+
+async def join(
+    services: Services, kind: PublishKind, version: int, world_size: int, metadata_json: str = "{}"
+) -> AdapterRef:
+    """Have the checkpoint manager join the shards that were sent to it, and publish the result."""
     published = await services.checkpoints.publish(
         kind,
         version,
-        world_size=len(shards),
+        world_size=world_size,
         base_model=services.base_model,
         adapter_config_json=services.adapter_config_json if kind is PublishKind.ADAPTER else "",
         metadata_json=metadata_json,

@@ -156,7 +156,13 @@ async def connected(deployment: Deployment, config: Config) -> AsyncIterator[Ser
     try:
         status = await learner.status()
         yield Services(
-            fleet, learner, checkpoints, deployment.checkpoint, status.adapter_config_json, status.base_model
+            fleet,
+            learner,
+            checkpoints,
+            deployment.checkpoint,
+            status.adapter_config_json,
+            status.base_model,
+            direct=config.sync.transport == "grpc",
         )
     finally:
         await fleet.close()

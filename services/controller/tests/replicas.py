@@ -7,7 +7,7 @@ from tandem.config import RolloutConfig
 from tandem.rpc import codec
 from tandem.rpc.gen.rollout.v1 import rollout_pb2, rollout_pb2_grpc
 from tandem.rpc.server import serve
-from tandem.types import FinishReason, StopReason, Trajectory, TrajectoryGroup, Turn
+from tandem.types import FinishReason, StopReason, TandemError, Trajectory, TrajectoryGroup, Turn
 from tandem_controller.fleet import Fleet
 
 
@@ -33,15 +33,20 @@ def nothing_played(request: rollout_pb2.RolloutRequest, seed: int) -> tuple[Traj
 
 
 class Replica(rollout_pb2_grpc.RolloutServiceServicer):
-    """`lost` seeds never come back, `served` is what it claims to serve, `play` what becomes of a seed."""
+    """`lost` seeds never come back, `served` is what it claims to serve, `play` what becomes of a seed; what it says
+    when it is to load what was sent to it, or from the store."""
 
     def __init__(
         self,
         lost: int = -1,
         served: int = 4,
         play: Callable[[rollout_pb2.RolloutRequest, int], tuple[Trajectory, ...]] = nothing_played,
+        no_push: TandemError | None = None,
+        no_store: TandemError | None = None,
     ) -> None:
         self.lost, self.served, self.play = lost, served, play
+        self.no_push, self.no_store = no_push, no_store
+        self.loads: list[str] = []
         self.asked: list[int] = []
         self.requests: list[rollout_pb2.RolloutRequest] = []
 
@@ -54,6 +59,10 @@ class Replica(rollout_pb2_grpc.RolloutServiceServicer):
                 yield rollout_pb2.RolloutResponse(group=codec.encode_group(group))
 
     async def LoadAdapter(self, request, context):
+        pushed = request.HasField("pushed")
+        self.loads.append("pushed" if pushed else request.adapter.url)
+        if problem := self.no_push if pushed else self.no_store:
+            raise problem
         return rollout_pb2.LoadAdapterResponse(policy_version=self.served, sha256="ab", seconds=0.5)
 
     async def GetStatus(self, request, context):

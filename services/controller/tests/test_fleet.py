@@ -1,9 +1,22 @@
 """The fleet against real gRPC servers: seeds are dealt out, groups come back in order, wrong answers are noticed."""
 
+from dataclasses import replace
+
 import pytest
 from replicas import Replica, fleet_of
 
-from tandem.types import AdapterRef, ContextPolicy, RolloutTask, Sampling, TandemError, UserError
+from tandem.types import (
+    AdapterRef,
+    ContextPolicy,
+    DataCorrupt,
+    NotFound,
+    Pushed,
+    RolloutTask,
+    Sampling,
+    TandemError,
+    Unavailable,
+    UserError,
+)
 from tandem_controller.fleet import GRACE_S
 
 TASK = RolloutTask("e", (5, 3, 9, 1, 7), 2, 0, Sampling(), ContextPolicy(), 3, 0)
@@ -34,6 +47,34 @@ async def test_every_replica_must_acknowledge_the_version_and_the_hash() -> None
     async with fleet_of(Replica(), Replica(served=3)) as fleet:
         with pytest.raises(TandemError, match=r"acknowledged version 3 \(ab\), not 4"):
             await fleet.load(adapter)
+
+
+PUSHED = Pushed(2, "{}")
+NOT_YET = AdapterRef(4, "", "", "adapter v4", "base-a", 0)
+PUBLISHED = AdapterRef(4, "/x", "ab", "tandem-v4", "base-a", 1)
+
+
+async def test_who_did_not_get_what_was_sent_loads_what_was_published(caplog: pytest.LogCaptureFixture) -> None:
+    took, lost, missed = Replica(), Replica(no_push=NotFound("no shard of rank 1 of 2 has come")), Replica()
+    async with fleet_of(took, lost, missed) as fleet:
+        address = fleet.replicas[2].peer.address
+        loaded = await fleet.load_pushed(NOT_YET, PUSHED, {address: "learner rank 0: gone"})
+        await fleet.settle(PUBLISHED, loaded)
+        with pytest.raises(TandemError, match=r"acknowledged version 4 \(ab\), not 4 \(other\)"):
+            await fleet.settle(replace(PUBLISHED, sha256="other"), loaded)
+    assert (took.loads, lost.loads, missed.loads) == (["pushed"], ["pushed", "/x", "/x"], ["/x", "/x"])
+    told = [record.getMessage() for record in caplog.records]
+    assert (
+        f"rollout at {address} did not get tandem-v4 directly: learner rank 0: gone; it loads it from the store" in told
+    )
+
+
+async def test_one_that_can_load_it_in_neither_way_is_told_with_both_reasons() -> None:
+    bad = DataCorrupt("adapter tandem-v4: the policy is still the base model's")
+    async with fleet_of(Replica(), Replica(no_push=Unavailable("busy"), no_store=bad)) as fleet:
+        loaded = await fleet.load_pushed(NOT_YET, PUSHED, {})
+        with pytest.raises(DataCorrupt, match=r"from the store: .*still the base model's; nor directly: .*busy"):
+            await fleet.settle(PUBLISHED, loaded)
 
 
 async def test_all_must_have_one_base_model() -> None:

@@ -18,9 +18,9 @@ from tandem.obs import get_logger
 from tandem.runtime import deadline
 from tandem.types import (
     AdapterRef,
+    Exported,
     LearnerStatus,
     PublishKind,
-    ShardRef,
     SnapshotTaken,
     StaleRequest,
     TandemError,
@@ -41,7 +41,7 @@ from tandem_learner.orders import (
     Train,
     decode_answer,
     encode_order,
-    shard_of,
+    sent_of,
 )
 from tandem_learner.rank import Rank
 from tandem_learner.validate import Limits, check_groups
@@ -120,16 +120,14 @@ class Leader:
         work = partial(self._hold, expected_version, kind)
         return await self._once(request_id, work, self._one_of_a_kind[kind])
 
-    async def export(
-        self, request_id: str, expected_version: int, kind: PublishKind, to: Destinations
-    ) -> tuple[ShardRef, ...]:
+    async def export(self, request_id: str, expected_version: int, kind: PublishKind, to: Destinations) -> Exported:
         """Have every rank send its shard from the snapshot of that version, which is taken first where there is none.
 
         Raises:
-            As `snapshot`, and what a destination raises.
+            As `snapshot`, and what the checkpoint manager raises.
         """
 
-        async def work() -> tuple[ShardRef, ...]:
+        async def work() -> Exported:
             await self._hold(expected_version, kind)
             self._ticket += 1
             order = Export(kind, expected_version, to, self._ticket)
@@ -193,7 +191,7 @@ class Leader:
             taken = self._snapshots[kind] = SnapshotTaken(version, size, seconds)
         return taken
 
-    async def _sent(self, order: Export) -> tuple[ShardRef, ...]:
+    async def _sent(self, order: Export) -> Exported:
         """What all ranks have sent, in order of rank, or the first failure, at once."""
         what = f"learner: sending {order.kind} v{order.version} from all ranks"
         try:
@@ -203,7 +201,9 @@ class Leader:
             for channel in self.channels:
                 channel.release_report(order.ticket)
             raise
-        return tuple(shard_of(answer) for answer in (mine, *others))
+        sent = [sent_of(answer) for answer in (mine, *others)]
+        missed = {address: why for rank in reversed(sent) for address, why in rank.missed.items()}
+        return Exported(tuple(rank.shard for rank in sent), missed)
 
     async def _reports(self, ticket: int) -> list[Answer]:
         if not self.channels:

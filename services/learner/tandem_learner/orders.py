@@ -28,9 +28,10 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Destinations:
-    """Where a shard goes: the checkpoint manager's host:port."""
+    """Where a shard goes, host:port each: to the checkpoint manager, and to rollout replicas at the same time."""
 
     checkpoint_address: str
+    replica_addresses: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +42,14 @@ class Export:
     version: int
     to: Destinations
     ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """A shard that the checkpoint manager has; and by address why a replica did not get it."""
+
+    shard: ShardRef
+    missed: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,16 +95,17 @@ def decode_order(data: bytes) -> Order:
     if name == Snapshot.__name__:
         return Snapshot(PublishKind(head["kind"]))
     if name == Export.__name__:
-        return Export(PublishKind(head["kind"]), head["version"], Destinations(**head["to"]), head["ticket"])
+        to = Destinations(head["to"]["checkpoint_address"], tuple(head["to"]["replica_addresses"]))
+        return Export(PublishKind(head["kind"]), head["version"], to, head["ticket"])
     if name == Restore.__name__:
         state = AdapterRef(**head["state"]) if head["state"] else None
         return Restore(AdapterRef(**head["adapter"]), state)
     return Stop()
 
 
-def shard_of(answer: Answer) -> ShardRef:
-    """A shard's reference from an answer."""
-    return ShardRef(**{**answer, "kind": PublishKind(answer["kind"])})
+def sent_of(answer: Answer) -> Sent:
+    """What a rank has sent, from its answer."""
+    return Sent(ShardRef(**{**answer["shard"], "kind": PublishKind(answer["shard"]["kind"])}), answer["missed"])
 
 
 def encode_answer(answer: Answer) -> bytes:

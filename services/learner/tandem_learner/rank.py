@@ -11,10 +11,10 @@ from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
-from tandem.types import PublishKind, ShardRef, StaleRequest, Unavailable
+from tandem.types import PublishKind, StaleRequest, Unavailable
 from tandem_learner.core import LearnerCore
 from tandem_learner.host_copy import HostCopy
-from tandem_learner.orders import Answer, Export, Order, Restore, Snapshot, Stop, Train
+from tandem_learner.orders import Answer, Export, Order, Restore, Sent, Snapshot, Stop, Train
 from tandem_learner.sending import send
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class Rank:
         self.core = core
         self._thread = thread
         self._copies: dict[PublishKind, HostCopy] = {}
-        self._sending: dict[PublishKind, asyncio.Task[ShardRef]] = {}
+        self._sending: dict[PublishKind, asyncio.Task[Sent]] = {}
 
     async def obey(self, order: Order) -> Answer:
         """Carry out an order; the answer is JSON: metrics, figures of a snapshot, or the version.
@@ -53,7 +53,7 @@ class Rank:
             return {}
 
     async def sent(self, kind: PublishKind) -> Answer:
-        """The shard's reference that the latest order to export has sent, once that is done.
+        """What the latest order to export has sent, once that is done.
 
         Raises:
             Unavailable: it was stopped. And what `send` raises.
@@ -86,7 +86,7 @@ class Rank:
         task = self._sending[order.kind] = asyncio.create_task(self._send(copy, order))
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ask: then it is no news
 
-    async def _send(self, copy: HostCopy, order: Export) -> ShardRef:
+    async def _send(self, copy: HostCopy, order: Export) -> Sent:
         with self._named(order):
             return await send(copy, order.to)
 

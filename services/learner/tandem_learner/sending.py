@@ -4,22 +4,47 @@ from __future__ import annotations
 
 import asyncio
 
-from tandem.rpc.clients import CheckpointClient
-from tandem.types import ShardRef
-from tandem_learner.host_copy import HostCopy, shard_file
-from tandem_learner.orders import Destinations
+from tandem.rpc.clients import CheckpointClient, RolloutClient
+from tandem.runtime import together
+from tandem.types import TandemError
+from tandem_learner.host_copy import HostCopy, ShardFile, shard_file
+from tandem_learner.orders import Destinations, Sent
+
+# A replica that takes longer loads the adapter from the store: the export, and what is published of it, wait no longer.
+REPLICA_S = 120.0
 
 
-async def send(copy: HostCopy, to: Destinations) -> ShardRef:
-    """Check, hash and send a shard; what it is, once all destinations have it.
+async def send(copy: HostCopy, to: Destinations) -> Sent:
+    """Check, hash and send a shard to all destinations at the same time; what it is, and which replicas missed it.
 
     Raises:
         DataCorrupt: the policy has overflowed.
-        Unavailable, UserError: a destination is not there, or refuses the shard.
+        Unavailable, UserError: the checkpoint manager is not there, or refuses the shard. A replica's failure is told
+            in the answer: it keeps nobody else from the shard.
     """
     file = await asyncio.to_thread(shard_file, copy)
-    client = CheckpointClient(to.checkpoint_address)
+    replicas = [_to_replica(file, address) for address in to.replica_addresses]
+    _, *problems = await together(_to_manager(file, to.checkpoint_address), *replicas)
+    found = zip(to.replica_addresses, problems, strict=True)
+    return Sent(file.ref, {address: problem for address, problem in found if problem})
+
+
+async def _to_manager(file: ShardFile, address: str) -> str:
+    client = CheckpointClient(address)
     try:
-        return await client.put_shard(file.ref, file.chunks())
+        await client.put_shard(file.ref, file.chunks())
     finally:
         await client.close()
+    return ""
+
+
+async def _to_replica(file: ShardFile, address: str) -> str:
+    """Empty, or why the replica did not get it."""
+    client = RolloutClient(address)
+    try:
+        await client.put_shard(file.ref, file.chunks(), REPLICA_S)
+    except TandemError as problem:
+        return f"learner rank {file.ref.rank}: {problem}"
+    finally:
+        await client.close()
+    return ""

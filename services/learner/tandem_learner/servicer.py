@@ -52,9 +52,10 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     async def Export(self, request: pb.ExportRequest, context: grpc.aio.ServicerContext) -> pb.ExportResponse:
         """Every rank's shard."""
         kind = codec.decode_kind(request.kind)
-        to = Destinations(request.checkpoint_address)
-        shards = await self.leader.export(_id(request.request_id), request.expected_version, kind, to)
-        return pb.ExportResponse(shards=[codec.encode_shard(shard) for shard in shards])
+        to = Destinations(request.checkpoint_address, tuple(request.replica_addresses))
+        exported = await self.leader.export(_id(request.request_id), request.expected_version, kind, to)
+        shards = [codec.encode_shard(shard) for shard in exported.shards]
+        return pb.ExportResponse(shards=shards, missed=exported.missed)
 
     async def Restore(self, request: pb.RestoreRequest, context: grpc.aio.ServicerContext) -> pb.RestoreResponse:
         """From published folders."""

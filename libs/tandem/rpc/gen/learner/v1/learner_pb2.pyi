@@ -59,22 +59,33 @@ class SnapshotResponse(_message.Message):
     def __init__(self, bytes: _Optional[int] = ..., seconds: _Optional[float] = ...) -> None: ...
 
 class ExportRequest(_message.Message):
-    __slots__ = ("request_id", "expected_version", "kind", "checkpoint_address")
+    __slots__ = ("request_id", "expected_version", "kind", "checkpoint_address", "replica_addresses")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_VERSION_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     CHECKPOINT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_ADDRESSES_FIELD_NUMBER: _ClassVar[int]
     request_id: str
     expected_version: int
     kind: _common_pb2.PublishKind
     checkpoint_address: str
-    def __init__(self, request_id: _Optional[str] = ..., expected_version: _Optional[int] = ..., kind: _Optional[_Union[_common_pb2.PublishKind, str]] = ..., checkpoint_address: _Optional[str] = ...) -> None: ...
+    replica_addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[str] = ..., expected_version: _Optional[int] = ..., kind: _Optional[_Union[_common_pb2.PublishKind, str]] = ..., checkpoint_address: _Optional[str] = ..., replica_addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExportResponse(_message.Message):
-    __slots__ = ("shards",)
+    __slots__ = ("shards", "missed")
+    class MissedEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
     SHARDS_FIELD_NUMBER: _ClassVar[int]
+    MISSED_FIELD_NUMBER: _ClassVar[int]
     shards: _containers.RepeatedCompositeFieldContainer[_common_pb2.ShardRef]
-    def __init__(self, shards: _Optional[_Iterable[_Union[_common_pb2.ShardRef, _Mapping]]] = ...) -> None: ...
+    missed: _containers.ScalarMap[str, str]
+    def __init__(self, shards: _Optional[_Iterable[_Union[_common_pb2.ShardRef, _Mapping]]] = ..., missed: _Optional[_Mapping[str, str]] = ...) -> None: ...
 
 class RestoreRequest(_message.Message):
     __slots__ = ("request_id", "adapter", "state")
