@@ -29,6 +29,11 @@ class Background:
         """Whether `stop` was called: work that takes long looks at it."""
         return self._stopping.is_set()
 
+    @property
+    def alive(self) -> bool:
+        """False once `stop` was called or `work` has let something through."""
+        return self._thread.is_alive()
+
     def wake(self) -> None:
         """End the wait: `work` runs once more, from its start."""
         self._wake.set()

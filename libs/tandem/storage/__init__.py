@@ -2,17 +2,17 @@
 
 from tandem.storage.adapter_files import adapter_files, check_base, parse_adapter_config, parse_object
 from tandem.storage.blobs import STAGING, BlobStore
-from tandem.storage.hashing import measure
+from tandem.storage.hashing import measure, read_pieces
 from tandem.storage.incoming import Receiver, Staging, check_complete, shard_name
 from tandem.storage.join import WINDOW_BYTES, JoinPlan, joined_pieces, plan_join
 from tandem.storage.lease import Lease, acquire
-from tandem.storage.manifest import CONFIG_FILE, MANIFEST, TENSOR_FILE, FileEntry, Manifest
+from tandem.storage.manifest import CONFIG_FILE, MANIFEST, TENSOR_FILE, FileEntry, Manifest, version_path
 from tandem.storage.marks import add_scores, pin, read_scores, survey
 from tandem.storage.problems import explained
 from tandem.storage.readers import latest, open_tensors, read_adapter, read_manifest
 from tandem.storage.retention import Key, Retention, Stored, to_remove
 from tandem.storage.shards import CHUNK_BYTES, OpenShard, Placement, Shard, ShardMeta, read_shard
-from tandem.storage.versions import Published, VersionStore
+from tandem.storage.versions import Published, VersionStore, check_entry
 
 __all__ = [
     "CHUNK_BYTES",
@@ -42,6 +42,7 @@ __all__ = [
     "add_scores",
     "check_base",
     "check_complete",
+    "check_entry",
     "explained",
     "joined_pieces",
     "latest",
@@ -53,9 +54,11 @@ __all__ = [
     "plan_join",
     "read_adapter",
     "read_manifest",
+    "read_pieces",
     "read_scores",
     "read_shard",
     "shard_name",
     "survey",
     "to_remove",
+    "version_path",
 ]

@@ -24,7 +24,7 @@ from tandem.storage import objects
 from tandem.storage.hashing import behind, measure, read_pieces
 from tandem.storage.manifest import FileEntry
 from tandem.storage.problems import explained
-from tandem.types import StaleRequest, UserError
+from tandem.types import NotFound, StaleRequest, UserError
 
 log = get_logger(__name__)
 # s3fs holds one block in memory per open file; S3 takes 10,000 parts, so files up to 78 GiB.
@@ -198,16 +198,21 @@ class BlobStore:
             self.fence()
             try:
                 return objects.write(self.fs, self.full(path), UPLOAD_BLOCK_BYTES, fill)
-            except FileExistsError:
-                # the answer to our own put may have been lost, and the put tried again
-                if entry is not None and self._measured(path) == entry:
+            except (FileExistsError, FileNotFoundError) as problem:
+                # the answer to what ended the upload may have been lost; tried again it meets itself, or no upload
+                if entry is not None and self._holds(path, entry):
                     return entry
-        self.fence()
+                self.fence()
+                if isinstance(problem, FileNotFoundError):
+                    raise
         raise StaleRequest(f"{self.url_of(path)}: another process has written it meanwhile; one alone may write there")
 
-    def _measured(self, path: str) -> FileEntry:
-        with self.open_read(path) as file:
-            return measure(read_pieces(file))
+    def _holds(self, path: str, entry: FileEntry) -> bool:
+        try:
+            with self.open_read(path) as file:
+                return measure(read_pieces(file)) == entry
+        except NotFound:
+            return False
 
     @contextmanager
     def _staged(self, path: str, data: bytes) -> Iterator[str]:

@@ -10,6 +10,7 @@ from tandem.config import Config
 from tandem.rpc.server import RunningServer, listen
 from tandem.storage import Lease, Retention, acquire
 from tandem_checkpoint_manager.core import CheckpointManager
+from tandem_checkpoint_manager.mirror import Mirror
 from tandem_checkpoint_manager.servicer import SERVICE, CheckpointServicer
 
 
@@ -19,6 +20,7 @@ class CheckpointService:
 
     lease: Lease
     manager: CheckpointManager
+    mirror: Mirror | None
     server: RunningServer
 
     @property
@@ -29,6 +31,8 @@ class CheckpointService:
     async def stop(self) -> None:
         """Let running calls end, then stop."""
         await self.server.stop()
+        if self.mirror:
+            await asyncio.to_thread(self.mirror.close)
         await asyncio.to_thread(self.manager.close)
         await asyncio.to_thread(self.lease.release)
 
@@ -51,7 +55,17 @@ async def start(
     except BaseException:
         await listener.close()
         raise
-    return CheckpointService(lease, manager, await listener.serve(CheckpointServicer(manager).register, [SERVICE]))
+    mirror = None
+    if config.checkpoint.also_to:
+        mirror = Mirror(
+            manager.store,
+            config.checkpoint.also_to,
+            manager.retention,
+            rewind_to=rewind_to,
+            lease_s=config.checkpoint.lease_s,
+        )
+    running = await listener.serve(CheckpointServicer(manager, mirror).register, [SERVICE])
+    return CheckpointService(lease, manager, mirror, running)
 
 
 def _open(url: str, config: Config, rewind_to: int | None) -> tuple[Lease, CheckpointManager]:

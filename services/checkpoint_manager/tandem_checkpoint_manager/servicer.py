@@ -15,6 +15,7 @@ from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2_grpc
 from tandem.storage import Published
 from tandem.types import MirrorStatus, PublishKind, UserError
 from tandem_checkpoint_manager.core import CheckpointManager
+from tandem_checkpoint_manager.mirror import Mirror
 from tandem_checkpoint_manager.status import checkpoint_status
 
 SERVICE = pb.DESCRIPTOR.services_by_name["CheckpointService"].full_name
@@ -24,8 +25,9 @@ Context = grpc.aio.ServicerContext
 class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
     """Serves one manager."""
 
-    def __init__(self, manager: CheckpointManager) -> None:
+    def __init__(self, manager: CheckpointManager, mirror: Mirror | None = None) -> None:
         self.manager = manager
+        self.mirror = mirror
         self._deleted: deque[str] = deque(maxlen=1024)  # request ids, so that a retried delete is no NOT_FOUND
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -60,6 +62,8 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
             adapter_config_json=request.adapter_config_json,
             metadata_json=request.metadata_json,
         )
+        if self.mirror:
+            self.mirror.wake()
         return pb.PublishResponse(adapter=codec.encode_adapter(ref))
 
     async def GetAdapter(self, request: pb.GetAdapterRequest, context: Context) -> pb.GetAdapterResponse:
@@ -88,7 +92,7 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         """Of manager and mirror."""
-        status = await asyncio.to_thread(checkpoint_status, self.manager)
+        status = await asyncio.to_thread(checkpoint_status, self.manager, self.mirror)
         return pb.GetStatusResponse(
             url=status.url,
             latest=_versions(status.latest),
