@@ -26,7 +26,7 @@ from tandem_learner.comm import Comm
 from tandem_learner.forward import ForwardSettings
 from tandem_learner.host_copy import HostCopy, HostMemory
 from tandem_learner.optimizer import ShardedAdamW
-from tandem_learner.random_state import random_states, restore_random
+from tandem_learner.random_state import random_states, restore_random, seed_random
 from tandem_learner.shards import read_adapter_shard, read_state_shard, shard_tensors
 from tandem_learner.step import Trainer, learn
 
@@ -76,6 +76,7 @@ class LearnerCore:
             cache=image_cache(int(config.learner.image_cache_gib * 2**30)),
         )
         self.trainer = Trainer(config, self.policy, self.optimizer, self.settings, comm)
+        seed_random(config.run.seed, comm.rank)
 
     def status(self) -> LearnerStatus:
         """What the learner is."""

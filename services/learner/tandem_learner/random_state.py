@@ -22,6 +22,12 @@ from torch import Tensor
 RANDOM = "random/"
 
 
+def seed_random(seed: int, rank: int) -> None:
+    """Begin this rank's streams, on all devices, as a function of the run's seed."""
+    digest = hashlib.sha256(f"{seed}/{rank}".encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8], "little"))
+
+
 def random_states(device: torch.device, rank: int) -> dict[str, Tensor]:
     """This rank's streams by name, uint8."""
     states = {f"{RANDOM}cpu/{rank}": torch.get_rng_state()}

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from tandem_learner.random_state import RANDOM, random_states, restore_random
+from tandem_learner.random_state import RANDOM, random_states, restore_random, seed_random
 
 CPU = torch.device("cpu")
 
@@ -39,6 +39,15 @@ def _draw(saved: dict[str, torch.Tensor], rank: int) -> torch.Tensor:
 def test_a_rank_draws_on_where_it_was() -> None:
     saved, drawn = _saved_at_two_ranks()
     assert all(torch.equal(_draw(saved, rank), drawn[rank]) for rank in range(2))
+
+
+def test_streams_begin_with_the_run_s_seed_each_rank_s_its_own() -> None:
+    def drawn(seed: int, rank: int) -> tuple[float, ...]:
+        seed_random(seed, rank)
+        return tuple(torch.rand(5).tolist())
+
+    assert drawn(0, 1) == drawn(0, 1)
+    assert len({drawn(0, 0), drawn(0, 1), drawn(1, 0)}) == 3
 
 
 def test_ranks_that_are_new_begin_streams_of_their_own_and_the_same_ones_each_time() -> None:
