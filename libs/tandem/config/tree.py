@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -118,6 +119,10 @@ class CheckpointConfig(Section):
     """The store, written by the checkpoint manager alone."""
 
     url: str = Field(default="", description="fsspec URL of the store; empty is `checkpoints` in the run directory.")
+    shards: Literal["grpc", "shared_fs"] = Field(
+        default="grpc",
+        description="How ranks hand their shards over: sent, or written to `url`, a folder that they share with it.",
+    )
     state_every: Positive = Field(
         default=10, description="Steps between saves of the training state; the last step is always saved."
     )
@@ -134,6 +139,12 @@ class CheckpointConfig(Section):
     lease_s: Annotated[float, Field(gt=0)] = Field(
         default=15, description="A manager on another machine that shows no sign of life for so long is replaced."
     )
+
+    @model_validator(mode="after")
+    def _shared_is_a_folder(self) -> CheckpointConfig:
+        if self.shards == "shared_fs" and "://" in self.url and not self.url.startswith(("file://", "local://")):
+            raise ValueError(f"shards: shared_fs needs a folder, but url is {self.url}; set shards to grpc")
+        return self
 
 
 class SyncConfig(Section):
@@ -203,6 +214,11 @@ class Config(Section):
     cluster: ClusterConfig = ClusterConfig()
     eval: EvalConfig = EvalConfig()
     obs: ObsConfig = ObsConfig()
+
+    @property
+    def store_url(self) -> str:
+        """URL of the checkpoint store."""
+        return self.checkpoint.url or str(Path(self.run.dir) / self.run.name / "checkpoints")
 
     @model_validator(mode="after")
     def _adapter_fits_engine(self) -> Config:

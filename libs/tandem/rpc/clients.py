@@ -202,6 +202,11 @@ class CheckpointClient:
 
         return codec.decode_shard((await self.peer.unary(self.stub.PutShard, parts(), timeout_s)).shard)
 
+    async def put_spooled(self, shard: ShardRef, timeout_s: float = LONG_S) -> ShardRef:
+        """Tell of a shard that `tandem.storage.write_shard` has put where the manager looks for it."""
+        header = cpb.PutShardRequest(header=cpb.ShardHeader(shard=codec.encode_shard(shard), spooled=True))
+        return codec.decode_shard((await self.peer.unary(self.stub.PutShard, [header], timeout_s)).shard)
+
     async def publish(
         self,
         kind: PublishKind,

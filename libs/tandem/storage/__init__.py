@@ -3,7 +3,7 @@
 from tandem.storage.adapter_files import adapter_files, check_base, parse_adapter_config, parse_object
 from tandem.storage.blobs import STAGING, BlobStore
 from tandem.storage.hashing import measure, read_pieces
-from tandem.storage.incoming import Receiver, Staging, check_complete, shard_name
+from tandem.storage.incoming import Receiver, Staging, check_complete
 from tandem.storage.join import WINDOW_BYTES, JoinPlan, joined_pieces, plan_join
 from tandem.storage.lease import Lease, acquire
 from tandem.storage.manifest import CONFIG_FILE, MANIFEST, TENSOR_FILE, FileEntry, Manifest, version_path
@@ -12,6 +12,7 @@ from tandem.storage.problems import explained
 from tandem.storage.readers import latest, open_tensors, read_adapter, read_manifest
 from tandem.storage.retention import Key, Retention, Stored, to_remove
 from tandem.storage.shards import CHUNK_BYTES, OpenShard, Placement, Shard, ShardMeta, read_shard
+from tandem.storage.spool import shard_name, spool_folder, write_shard
 from tandem.storage.versions import Published, VersionStore, check_entry
 
 __all__ = [
@@ -58,7 +59,9 @@ __all__ = [
     "read_scores",
     "read_shard",
     "shard_name",
+    "spool_folder",
     "survey",
     "to_remove",
     "version_path",
+    "write_shard",
 ]

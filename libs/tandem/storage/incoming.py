@@ -11,14 +11,11 @@ from pathlib import Path
 from threading import Lock
 from uuid import uuid4
 
+from tandem.runtime import reach
 from tandem.storage.problems import explained
 from tandem.storage.shards import CHUNK_BYTES, OpenShard, Shard, read_shard
+from tandem.storage.spool import file_name, open_written, shard_name, sweep
 from tandem.types import DataCorrupt, NotFound, PublishKind, ShardRef, UserError
-
-
-def shard_name(ref: ShardRef) -> str:
-    """How errors name a shard."""
-    return f"shard of {ref.kind} v{ref.version}, rank {ref.rank} of {ref.world_size}"
 
 
 class Receiver:
@@ -43,6 +40,7 @@ class Receiver:
         with explained(f"spooling {self.path}", writing=True, setting=self.setting):
             self.file.write(chunk)
         self.digest.update(chunk)
+        reach("manager/receive/chunk")
 
     def close(self) -> None:
         """Flush. Raises DataCorrupt where the bytes are not those announced."""
@@ -90,16 +88,38 @@ class Staging:
             DataCorrupt: truncated, changed on the way, or not what it was announced as.
         """
         self._check_conflict(ref)
+        path = self._path(ref)
         with explained(f"spooling to {self.folder}", writing=True, setting=self.setting):
             receiver = Receiver(ref, self.folder / f"incoming-{uuid4().hex}", self.setting)
+        reach("manager/receive/started")
         try:
             yield receiver
             receiver.close()
             with open(receiver.path, "rb") as file:
                 shard = read_shard(file.fileno(), ref, receiver.what)
-            self._keep(shard, receiver.path)
+            reach("manager/receive/checked")
+            self._keep(shard, receiver.path, path)
         finally:
             receiver.discard()
+
+    def take(self, ref: ShardRef) -> None:
+        """Keep a shard that its rank has written into the folder itself, see `spool.write_shard`.
+
+        Raises:
+            NotFound: it is not there.
+            UserError, DataCorrupt: as for `receive`.
+        """
+        self._check_conflict(ref)
+        reach("manager/receive/started")
+        path, what = self._path(ref), shard_name(ref)
+        with open_written(self.folder, ref) as file:
+            with explained(f"reading the {what}"):
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+            if found != ref.sha256:
+                raise DataCorrupt(f"{what}: sha256 of {path} is {found[:12]}..., announced {ref.sha256[:12]}...")
+            shard = read_shard(file.fileno(), ref, what)
+        reach("manager/receive/checked")
+        self._keep(shard, path, path)
 
     def of(self, kind: PublishKind, version: int) -> dict[int, ShardRef]:
         """The shards held of one version, by rank."""
@@ -115,23 +135,17 @@ class Staging:
             for ref in refs:
                 path = self._path(ref)
                 with explained(f"reading the {shard_name(ref)}"):
-                    file = files.enter_context(open(path, "rb"))
+                    file = files.enter_context(open_written(self.folder, ref))
                 shards.append(OpenShard(self._held(ref), file.fileno(), str(path), hash_again))
             yield shards
 
     def drop(self, kind: PublishKind, version: int) -> bool:
         """Forget the shards of one version; False where there were none."""
-        refs = self.of(kind, version)
-        for ref in refs.values():
-            self._drop(ref)
-        return bool(refs)
+        return self._drop(kind, version, version)
 
     def drop_up_to(self, kind: PublishKind, version: int) -> None:
         """Forget the shards of a version and of older ones: those can no longer be published."""
-        with self._lock:
-            gone = [key for key in self._shards if key[0] is kind and key[1] <= version]
-        for key in gone:
-            self.drop(*key)
+        self._drop(kind, 0, version)
 
     def close(self) -> None:
         """Forget everything."""
@@ -146,12 +160,13 @@ class Staging:
                 hashes = f"{other.sha256[:12]}..., now {ref.sha256[:12]}..."
                 raise UserError(f"{shard_name(ref)}: other bytes of this rank are here ({hashes}); {anew}")
 
-    def _keep(self, shard: Shard, path: Path) -> None:
+    def _keep(self, shard: Shard, path: Path, target: Path) -> None:
         ref = shard.ref
         self._check_conflict(ref)
-        with self._lock, explained(f"spooling {self._path(ref)}", writing=True, setting=self.setting):
-            os.replace(path, self._path(ref))
+        with self._lock, explained(f"spooling {target}", writing=True, setting=self.setting):
+            os.replace(path, target)
             self._shards.setdefault((ref.kind, ref.version), {})[ref.rank] = shard
+        reach("manager/receive/kept")
 
     def _held(self, ref: ShardRef) -> Shard:
         with self._lock:
@@ -160,16 +175,17 @@ class Staging:
             raise NotFound(f"{shard_name(ref)}: is no longer here; send it again")
         return held
 
-    def _drop(self, ref: ShardRef) -> None:
+    def _drop(self, kind: PublishKind, first: int, last: int) -> bool:
         with self._lock:
-            held = self._shards.get((ref.kind, ref.version), {})
-            if held.pop(ref.rank, None):
-                self._path(ref).unlink(missing_ok=True)
-            if not held:
-                self._shards.pop((ref.kind, ref.version), None)
+            gone = [key for key in self._shards if key[0] is kind and first <= key[1] <= last]
+            for key in gone:
+                del self._shards[key]
+            # with those, what a rank has written that ended before it could tell
+            sweep(self.folder, kind, first, last)
+        return bool(gone)
 
     def _path(self, ref: ShardRef) -> Path:
-        return self.folder / f"{ref.kind}-v{ref.version:08d}-rank{ref.rank:05d}.safetensors"
+        return self.folder / file_name(ref)
 
 
 def check_complete(staged: Mapping[int, ShardRef], world_size: int, what: str) -> list[ShardRef]:

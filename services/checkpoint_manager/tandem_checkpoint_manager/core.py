@@ -6,21 +6,17 @@ receive(shard) x world_size  ->  publish  ->  get / list / delete
 
 from __future__ import annotations
 
-import hashlib
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import gettempdir
 from threading import Lock
 from typing import Any
 
 from tandem.obs import get_logger
 from tandem.storage import (
     CONFIG_FILE,
-    STAGING,
     TENSOR_FILE,
     Manifest,
     OpenShard,
@@ -38,6 +34,7 @@ from tandem.storage import (
     parse_adapter_config,
     parse_object,
     plan_join,
+    spool_folder,
     survey,
     to_remove,
 )
@@ -97,7 +94,7 @@ class CheckpointManager:
         self.store = VersionStore(url, fence)
         self.store.blobs.check_writable()
         self.store.recover(rewind_to)
-        self.staging = Staging(_spool(self.store))
+        self.staging = Staging(spool_folder(url))
         self._lock = Lock()
         self.last = 0, 0.0  # bytes and seconds of the last publication since the start
         self.problem = ""  # what keeps old versions from going
@@ -114,6 +111,11 @@ class CheckpointManager:
     def receive(self, ref: ShardRef) -> AbstractContextManager[Receiver]:
         """Receive a shard: write its chunks in the body. See `Staging.receive` for what is refused."""
         return self.staging.receive(ref)
+
+    def take(self, ref: ShardRef) -> ShardRef:
+        """Take a shard that its rank has written where shards wait. See `Staging.take` for what is refused."""
+        self.staging.take(ref)
+        return ref
 
     def put(self, ref: ShardRef, chunks: Iterable[bytes]) -> ShardRef:
         """Receive a shard from chunks at hand."""
@@ -235,14 +237,6 @@ class CheckpointManager:
             self.problem = str(problem)
         else:
             self.problem = ""
-
-
-def _spool(store: VersionStore) -> Path:
-    """Where shards wait: on the store's own disk, or for an object store in a temporary folder of its own."""
-    if store.blobs.local:
-        return Path(store.blobs.full(STAGING)) / "shards"
-    name = hashlib.sha256(store.blobs.url.encode()).hexdigest()[:16]
-    return Path(gettempdir()) / f"tandem-spool-{os.getuid()}-{name}"
 
 
 def _checked(

@@ -48,10 +48,9 @@ async def start(
         UserError: the store cannot be written, has another manager or holds a state newer than `rewind_to`, or the
             port is taken.
     """
-    url = config.checkpoint.url or str(Path(config.run.dir) / config.run.name / "checkpoints")
     listener = await listen(host, port)  # first: opening a store mends it, which a start without a port must not
     try:
-        lease, manager = await asyncio.to_thread(_open, url, config, rewind_to)
+        lease, manager = await asyncio.to_thread(_open, config.store_url, config, rewind_to)
     except BaseException:
         await listener.close()
         raise

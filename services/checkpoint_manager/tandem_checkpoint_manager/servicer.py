@@ -37,14 +37,17 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
     async def PutShard(
         self, request_iterator: AsyncIterator[pb.PutShardRequest], context: Context
     ) -> pb.PutShardResponse:
-        """Header, then chunks; each is hashed and written before the next is taken."""
+        """Header, then chunks, each hashed and written before the next is taken; or the header alone."""
         parts = aiter(request_iterator)
         first = await anext(parts, pb.PutShardRequest())
         if first.WhichOneof("part") != "header":
             raise UserError("PutShard: the first message must be the header")
         ref = codec.decode_shard(first.header.shard)
-        scope = self.manager.receive(ref)
-        with scope as receiver:
+        if first.header.spooled:
+            async for _ in parts:
+                raise UserError("PutShard: the header says that the bytes are spooled; none may follow")
+            return pb.PutShardResponse(shard=codec.encode_shard(await asyncio.to_thread(self.manager.take, ref)))
+        with self.manager.receive(ref) as receiver:
             async for part in parts:
                 if part.WhichOneof("part") != "chunk":
                     raise UserError("PutShard: only chunks may follow the header")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from tandem.rpc.gen.common.v1 import common_pb2 as tandem_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%tandem/checkpoint/v1/checkpoint.proto\x12\x14tandem.checkpoint.v1\x1a\x1dtandem/common/v1/common.proto\"_\n\x0fPutShardRequest\x12\x33\n\x06header\x18\x01 \x01(\x0b\x32!.tandem.checkpoint.v1.ShardHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"8\n\x0bShardHeader\x12)\n\x05shard\x18\x01 \x01(\x0b\x32\x1a.tandem.common.v1.ShardRef\"=\n\x10PutShardResponse\x12)\n\x05shard\x18\x01 \x01(\x0b\x32\x1a.tandem.common.v1.ShardRef\"\xbe\x01\n\x0ePublishRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x04kind\x18\x02 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x1b\n\x13\x61\x64\x61pter_config_json\x18\x05 \x01(\t\x12\x12\n\nbase_model\x18\x06 \x01(\t\x12\x15\n\rmetadata_json\x18\x07 \x01(\t\"@\n\x0fPublishResponse\x12-\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x1c.tandem.common.v1.AdapterRef\"b\n\x11GetAdapterRequest\x12+\n\x04kind\x18\x01 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\x12\x14\n\x07version\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_version\"Z\n\x12GetAdapterResponse\x12-\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x1c.tandem.common.v1.AdapterRef\x12\x15\n\rmetadata_json\x18\x02 \x01(\t\"B\n\x13ListAdaptersRequest\x12+\n\x04kind\x18\x01 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\"F\n\x14ListAdaptersResponse\x12.\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x1c.tandem.common.v1.AdapterRef\"h\n\x14\x44\x65leteAdapterRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x04kind\x18\x02 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\x12\x0f\n\x07version\x18\x03 \x01(\x04\"\x17\n\x15\x44\x65leteAdapterResponse\"\xdd\x01\n\x13ScoreAdapterRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x04kind\x18\x02 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x45\n\x06scores\x18\x04 \x03(\x0b\x32\x35.tandem.checkpoint.v1.ScoreAdapterRequest.ScoresEntry\x1a-\n\x0bScoresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x16\n\x14ScoreAdapterResponse\"\x12\n\x10GetStatusRequest\"\xd8\x01\n\x11GetStatusResponse\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x31\n\x06latest\x18\x02 \x03(\x0b\x32!.tandem.checkpoint.v1.KindVersion\x12\x15\n\rpublish_bytes\x18\x03 \x01(\x04\x12\x17\n\x0fpublish_seconds\x18\x04 \x01(\x01\x12\x0f\n\x07problem\x18\x05 \x01(\t\x12\x37\n\x06mirror\x18\x06 \x01(\x0b\x32\".tandem.checkpoint.v1.MirrorStatusH\x00\x88\x01\x01\x42\t\n\x07_mirror\"K\n\x0bKindVersion\x12+\n\x04kind\x18\x01 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\x12\x0f\n\x07version\x18\x02 \x01(\x04\"\x9b\x01\n\x0cMirrorStatus\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x32\n\x07\x64urable\x18\x02 \x03(\x0b\x32!.tandem.checkpoint.v1.KindVersion\x12\x0f\n\x07\x62\x61\x63klog\x18\x03 \x01(\r\x12\x12\n\ncopy_bytes\x18\x04 \x01(\x04\x12\x14\n\x0c\x63opy_seconds\x18\x05 \x01(\x01\x12\x0f\n\x07problem\x18\x06 \x01(\t2\xbf\x05\n\x11\x43heckpointService\x12[\n\x08PutShard\x12%.tandem.checkpoint.v1.PutShardRequest\x1a&.tandem.checkpoint.v1.PutShardResponse(\x01\x12V\n\x07Publish\x12$.tandem.checkpoint.v1.PublishRequest\x1a%.tandem.checkpoint.v1.PublishResponse\x12_\n\nGetAdapter\x12\'.tandem.checkpoint.v1.GetAdapterRequest\x1a(.tandem.checkpoint.v1.GetAdapterResponse\x12\x65\n\x0cListAdapters\x12).tandem.checkpoint.v1.ListAdaptersRequest\x1a*.tandem.checkpoint.v1.ListAdaptersResponse\x12h\n\rDeleteAdapter\x12*.tandem.checkpoint.v1.DeleteAdapterRequest\x1a+.tandem.checkpoint.v1.DeleteAdapterResponse\x12\x65\n\x0cScoreAdapter\x12).tandem.checkpoint.v1.ScoreAdapterRequest\x1a*.tandem.checkpoint.v1.ScoreAdapterResponse\x12\\\n\tGetStatus\x12&.tandem.checkpoint.v1.GetStatusRequest\x1a\'.tandem.checkpoint.v1.GetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%tandem/checkpoint/v1/checkpoint.proto\x12\x14tandem.checkpoint.v1\x1a\x1dtandem/common/v1/common.proto\"_\n\x0fPutShardRequest\x12\x33\n\x06header\x18\x01 \x01(\x0b\x32!.tandem.checkpoint.v1.ShardHeaderH\x00\x12\x0f\n\x05\x63hunk\x18\x02 \x01(\x0cH\x00\x42\x06\n\x04part\"I\n\x0bShardHeader\x12)\n\x05shard\x18\x01 \x01(\x0b\x32\x1a.tandem.common.v1.ShardRef\x12\x0f\n\x07spooled\x18\x02 \x01(\x08\"=\n\x10PutShardResponse\x12)\n\x05shard\x18\x01 \x01(\x0b\x32\x1a.tandem.common.v1.ShardRef\"\xbe\x01\n\x0ePublishRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x04kind\x18\x02 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x12\n\nworld_size\x18\x04 \x01(\r\x12\x1b\n\x13\x61\x64\x61pter_config_json\x18\x05 \x01(\t\x12\x12\n\nbase_model\x18\x06 \x01(\t\x12\x15\n\rmetadata_json\x18\x07 \x01(\t\"@\n\x0fPublishResponse\x12-\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x1c.tandem.common.v1.AdapterRef\"b\n\x11GetAdapterRequest\x12+\n\x04kind\x18\x01 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\x12\x14\n\x07version\x18\x02 \x01(\x04H\x00\x88\x01\x01\x42\n\n\x08_version\"Z\n\x12GetAdapterResponse\x12-\n\x07\x61\x64\x61pter\x18\x01 \x01(\x0b\x32\x1c.tandem.common.v1.AdapterRef\x12\x15\n\rmetadata_json\x18\x02 \x01(\t\"B\n\x13ListAdaptersRequest\x12+\n\x04kind\x18\x01 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\"F\n\x14ListAdaptersResponse\x12.\n\x08\x61\x64\x61pters\x18\x01 \x03(\x0b\x32\x1c.tandem.common.v1.AdapterRef\"h\n\x14\x44\x65leteAdapterRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x04kind\x18\x02 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\x12\x0f\n\x07version\x18\x03 \x01(\x04\"\x17\n\x15\x44\x65leteAdapterResponse\"\xdd\x01\n\x13ScoreAdapterRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12+\n\x04kind\x18\x02 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x45\n\x06scores\x18\x04 \x03(\x0b\x32\x35.tandem.checkpoint.v1.ScoreAdapterRequest.ScoresEntry\x1a-\n\x0bScoresEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"\x16\n\x14ScoreAdapterResponse\"\x12\n\x10GetStatusRequest\"\xd8\x01\n\x11GetStatusResponse\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x31\n\x06latest\x18\x02 \x03(\x0b\x32!.tandem.checkpoint.v1.KindVersion\x12\x15\n\rpublish_bytes\x18\x03 \x01(\x04\x12\x17\n\x0fpublish_seconds\x18\x04 \x01(\x01\x12\x0f\n\x07problem\x18\x05 \x01(\t\x12\x37\n\x06mirror\x18\x06 \x01(\x0b\x32\".tandem.checkpoint.v1.MirrorStatusH\x00\x88\x01\x01\x42\t\n\x07_mirror\"K\n\x0bKindVersion\x12+\n\x04kind\x18\x01 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\x12\x0f\n\x07version\x18\x02 \x01(\x04\"\x9b\x01\n\x0cMirrorStatus\x12\x0b\n\x03url\x18\x01 \x01(\t\x12\x32\n\x07\x64urable\x18\x02 \x03(\x0b\x32!.tandem.checkpoint.v1.KindVersion\x12\x0f\n\x07\x62\x61\x63klog\x18\x03 \x01(\r\x12\x12\n\ncopy_bytes\x18\x04 \x01(\x04\x12\x14\n\x0c\x63opy_seconds\x18\x05 \x01(\x01\x12\x0f\n\x07problem\x18\x06 \x01(\t2\xbf\x05\n\x11\x43heckpointService\x12[\n\x08PutShard\x12%.tandem.checkpoint.v1.PutShardRequest\x1a&.tandem.checkpoint.v1.PutShardResponse(\x01\x12V\n\x07Publish\x12$.tandem.checkpoint.v1.PublishRequest\x1a%.tandem.checkpoint.v1.PublishResponse\x12_\n\nGetAdapter\x12\'.tandem.checkpoint.v1.GetAdapterRequest\x1a(.tandem.checkpoint.v1.GetAdapterResponse\x12\x65\n\x0cListAdapters\x12).tandem.checkpoint.v1.ListAdaptersRequest\x1a*.tandem.checkpoint.v1.ListAdaptersResponse\x12h\n\rDeleteAdapter\x12*.tandem.checkpoint.v1.DeleteAdapterRequest\x1a+.tandem.checkpoint.v1.DeleteAdapterResponse\x12\x65\n\x0cScoreAdapter\x12).tandem.checkpoint.v1.ScoreAdapterRequest\x1a*.tandem.checkpoint.v1.ScoreAdapterResponse\x12\\\n\tGetStatus\x12&.tandem.checkpoint.v1.GetStatusRequest\x1a\'.tandem.checkpoint.v1.GetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -37,39 +37,39 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_PUTSHARDREQUEST']._serialized_start=94
   _globals['_PUTSHARDREQUEST']._serialized_end=189
   _globals['_SHARDHEADER']._serialized_start=191
-  _globals['_SHARDHEADER']._serialized_end=247
-  _globals['_PUTSHARDRESPONSE']._serialized_start=249
-  _globals['_PUTSHARDRESPONSE']._serialized_end=310
-  _globals['_PUBLISHREQUEST']._serialized_start=313
-  _globals['_PUBLISHREQUEST']._serialized_end=503
-  _globals['_PUBLISHRESPONSE']._serialized_start=505
-  _globals['_PUBLISHRESPONSE']._serialized_end=569
-  _globals['_GETADAPTERREQUEST']._serialized_start=571
-  _globals['_GETADAPTERREQUEST']._serialized_end=669
-  _globals['_GETADAPTERRESPONSE']._serialized_start=671
-  _globals['_GETADAPTERRESPONSE']._serialized_end=761
-  _globals['_LISTADAPTERSREQUEST']._serialized_start=763
-  _globals['_LISTADAPTERSREQUEST']._serialized_end=829
-  _globals['_LISTADAPTERSRESPONSE']._serialized_start=831
-  _globals['_LISTADAPTERSRESPONSE']._serialized_end=901
-  _globals['_DELETEADAPTERREQUEST']._serialized_start=903
-  _globals['_DELETEADAPTERREQUEST']._serialized_end=1007
-  _globals['_DELETEADAPTERRESPONSE']._serialized_start=1009
-  _globals['_DELETEADAPTERRESPONSE']._serialized_end=1032
-  _globals['_SCOREADAPTERREQUEST']._serialized_start=1035
-  _globals['_SCOREADAPTERREQUEST']._serialized_end=1256
-  _globals['_SCOREADAPTERREQUEST_SCORESENTRY']._serialized_start=1211
-  _globals['_SCOREADAPTERREQUEST_SCORESENTRY']._serialized_end=1256
-  _globals['_SCOREADAPTERRESPONSE']._serialized_start=1258
-  _globals['_SCOREADAPTERRESPONSE']._serialized_end=1280
-  _globals['_GETSTATUSREQUEST']._serialized_start=1282
-  _globals['_GETSTATUSREQUEST']._serialized_end=1300
-  _globals['_GETSTATUSRESPONSE']._serialized_start=1303
-  _globals['_GETSTATUSRESPONSE']._serialized_end=1519
-  _globals['_KINDVERSION']._serialized_start=1521
-  _globals['_KINDVERSION']._serialized_end=1596
-  _globals['_MIRRORSTATUS']._serialized_start=1599
-  _globals['_MIRRORSTATUS']._serialized_end=1754
-  _globals['_CHECKPOINTSERVICE']._serialized_start=1757
-  _globals['_CHECKPOINTSERVICE']._serialized_end=2460
+  _globals['_SHARDHEADER']._serialized_end=264
+  _globals['_PUTSHARDRESPONSE']._serialized_start=266
+  _globals['_PUTSHARDRESPONSE']._serialized_end=327
+  _globals['_PUBLISHREQUEST']._serialized_start=330
+  _globals['_PUBLISHREQUEST']._serialized_end=520
+  _globals['_PUBLISHRESPONSE']._serialized_start=522
+  _globals['_PUBLISHRESPONSE']._serialized_end=586
+  _globals['_GETADAPTERREQUEST']._serialized_start=588
+  _globals['_GETADAPTERREQUEST']._serialized_end=686
+  _globals['_GETADAPTERRESPONSE']._serialized_start=688
+  _globals['_GETADAPTERRESPONSE']._serialized_end=778
+  _globals['_LISTADAPTERSREQUEST']._serialized_start=780
+  _globals['_LISTADAPTERSREQUEST']._serialized_end=846
+  _globals['_LISTADAPTERSRESPONSE']._serialized_start=848
+  _globals['_LISTADAPTERSRESPONSE']._serialized_end=918
+  _globals['_DELETEADAPTERREQUEST']._serialized_start=920
+  _globals['_DELETEADAPTERREQUEST']._serialized_end=1024
+  _globals['_DELETEADAPTERRESPONSE']._serialized_start=1026
+  _globals['_DELETEADAPTERRESPONSE']._serialized_end=1049
+  _globals['_SCOREADAPTERREQUEST']._serialized_start=1052
+  _globals['_SCOREADAPTERREQUEST']._serialized_end=1273
+  _globals['_SCOREADAPTERREQUEST_SCORESENTRY']._serialized_start=1228
+  _globals['_SCOREADAPTERREQUEST_SCORESENTRY']._serialized_end=1273
+  _globals['_SCOREADAPTERRESPONSE']._serialized_start=1275
+  _globals['_SCOREADAPTERRESPONSE']._serialized_end=1297
+  _globals['_GETSTATUSREQUEST']._serialized_start=1299
+  _globals['_GETSTATUSREQUEST']._serialized_end=1317
+  _globals['_GETSTATUSRESPONSE']._serialized_start=1320
+  _globals['_GETSTATUSRESPONSE']._serialized_end=1536
+  _globals['_KINDVERSION']._serialized_start=1538
+  _globals['_KINDVERSION']._serialized_end=1613
+  _globals['_MIRRORSTATUS']._serialized_start=1616
+  _globals['_MIRRORSTATUS']._serialized_end=1771
+  _globals['_CHECKPOINTSERVICE']._serialized_start=1774
+  _globals['_CHECKPOINTSERVICE']._serialized_end=2477
 # @@protoc_insertion_point(module_scope)

@@ -16,10 +16,12 @@ class PutShardRequest(_message.Message):
     def __init__(self, header: _Optional[_Union[ShardHeader, _Mapping]] = ..., chunk: _Optional[bytes] = ...) -> None: ...
 
 class ShardHeader(_message.Message):
-    __slots__ = ("shard",)
+    __slots__ = ("shard", "spooled")
     SHARD_FIELD_NUMBER: _ClassVar[int]
+    SPOOLED_FIELD_NUMBER: _ClassVar[int]
     shard: _common_pb2.ShardRef
-    def __init__(self, shard: _Optional[_Union[_common_pb2.ShardRef, _Mapping]] = ...) -> None: ...
+    spooled: bool
+    def __init__(self, shard: _Optional[_Union[_common_pb2.ShardRef, _Mapping]] = ..., spooled: _Optional[bool] = ...) -> None: ...
 
 class PutShardResponse(_message.Message):
     __slots__ = ("shard",)

@@ -77,7 +77,7 @@ class CheckpointServiceServicer:
     """
 
     def PutShard(self, request_iterator, context):
-        """Takes one rank's shard, header first, then its bytes. Idempotent: the same bytes again are welcome, others refused.
+        """Takes one rank's shard, header first, then its bytes, if they are not on a shared file system. Idempotent: the same bytes again are welcome, others refused.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
