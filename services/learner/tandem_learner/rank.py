@@ -87,8 +87,10 @@ class Rank:
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody may ask: then it is no news
 
     async def _send(self, copy: HostCopy, order: Export) -> Sent:
+        config = self.core.config
+        shared = config.store_url if config.checkpoint.shards == "shared_fs" else ""
         with self._named(order):
-            return await send(copy, order.to)
+            return await send(copy, order.to, shared)
 
     @contextmanager
     def _named(self, order: Order) -> Iterator[None]:

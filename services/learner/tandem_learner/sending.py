@@ -6,6 +6,7 @@ import asyncio
 
 from tandem.rpc.clients import CheckpointClient, RolloutClient
 from tandem.runtime import together
+from tandem.storage import write_shard
 from tandem.types import TandemError
 from tandem_learner.host_copy import HostCopy, ShardFile, shard_file
 from tandem_learner.orders import Destinations, Sent
@@ -14,8 +15,11 @@ from tandem_learner.orders import Destinations, Sent
 REPLICA_S = 120.0
 
 
-async def send(copy: HostCopy, to: Destinations) -> Sent:
+async def send(copy: HostCopy, to: Destinations, shared: str = "") -> Sent:
     """Check, hash and send a shard to all destinations at the same time; what it is, and which replicas missed it.
+
+    `shared` is the URL of a store whose folder is there for this rank and the manager: the manager's shard is written
+    to it, and no bytes travel.
 
     Raises:
         DataCorrupt: the policy has overflowed.
@@ -24,15 +28,19 @@ async def send(copy: HostCopy, to: Destinations) -> Sent:
     """
     file = await asyncio.to_thread(shard_file, copy)
     replicas = [_to_replica(file, address) for address in to.replica_addresses]
-    _, *problems = await together(_to_manager(file, to.checkpoint_address), *replicas)
+    _, *problems = await together(_to_manager(file, to.checkpoint_address, shared), *replicas)
     found = zip(to.replica_addresses, problems, strict=True)
     return Sent(file.ref, {address: problem for address, problem in found if problem})
 
 
-async def _to_manager(file: ShardFile, address: str) -> str:
+async def _to_manager(file: ShardFile, address: str, shared: str) -> str:
     client = CheckpointClient(address)
     try:
-        await client.put_shard(file.ref, file.chunks())
+        if shared:
+            await asyncio.to_thread(write_shard, shared, file.ref, file.chunks())
+            await client.put_spooled(file.ref)
+        else:
+            await client.put_shard(file.ref, file.chunks())
     finally:
         await client.close()
     return ""

@@ -77,7 +77,7 @@ async def test_shards_that_were_never_loaded_go_with_the_next_version(
         await push(running.client, two, 2)
         first = shards(three, 2)[0]
         await running.client.put_shard(first.ref, first.chunks())
-        assert held(tmp_path)["shards"] == {"adapter-v00000003-rank00000.safetensors"}
+        assert held(tmp_path)["shards"] == {f"adapter-v00000003-rank00000-{first.ref.sha256}.safetensors"}
         with pytest.raises(UserError, match=r"v3, as the ranks sent it: no shard of rank 1 of 2 has come"):
             await running.client.load_adapter(unknown(three), pushed(three, 2))
         await running.client.load_adapter(two)  # from the store, as one that has missed a shard would
