@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar
 
@@ -26,6 +27,14 @@ async def deadline(seconds: float, what: str) -> AsyncIterator[None]:
         if not scope.expired():
             raise
         raise Unavailable(f"{what}: no answer within {seconds:g} s") from problem
+
+
+async def until(ask: Callable[[], Awaitable[T | None]], *, every_s: float, for_s: float) -> T | None:
+    """Ask until the answer is not None; None where it still is after `for_s` seconds."""
+    end = time.monotonic() + for_s
+    while (answer := await ask()) is None and (left := end - time.monotonic()) > 0:  # noqa: ASYNC110 - of another process
+        await asyncio.sleep(min(every_s, left))
+    return answer
 
 
 async def together(*calls: Awaitable[T]) -> list[T]:

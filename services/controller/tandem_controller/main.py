@@ -20,6 +20,7 @@ from tandem_controller import preflight, report
 from tandem_controller.evaluate import evaluate
 from tandem_controller.fleet import Fleet
 from tandem_controller.loop import Services, adapter_of, start, train
+from tandem_controller.mirrored import mirror_caught_up
 from tandem_controller.outcomes import as_json
 from tandem_controller.past import Past, compare, read_past
 from tandem_controller.progress import Progress
@@ -164,6 +165,7 @@ async def connected(deployment: Deployment, config: Config) -> AsyncIterator[Ser
             status.base_model,
             direct=config.sync.transport == "grpc",
         )
+        await mirror_caught_up(checkpoints)
     finally:
         await fleet.close()
         await learner.close()

@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from tandem.config import Config, dump_yaml
+from tandem.obs import get_logger
 from tandem.runtime import reach
 from tandem.storage import VersionStore, latest
-from tandem.types import NotFound, PublishKind, UserError
+from tandem.types import NotFound, PublishKind, Unavailable, UserError
 from tandem_controller.past import CONFIG_FILE, FACTS_FILE, Past, facts, pack_rows
 
+log = get_logger(__name__)
 SHOWN = 5  # runs named where the one asked for is not there
 
 
@@ -115,17 +117,23 @@ def unused_store(config: Config) -> None:
     """Nothing, where a fresh run can start.
 
     Raises:
-        UserError: the checkpoint store holds another run's versions.
+        UserError: the checkpoint store, or its mirror as far as it can be reached, holds another run's versions.
     """
-    for kind in PublishKind:
-        try:
-            found = latest(config.checkpoint.url, kind).ref
-        except NotFound:
-            continue
-        raise UserError(
-            f"checkpoint.url {config.checkpoint.url} holds another run's {kind} v{found.version}; "
-            "choose another folder, or continue that run with --resume"
-        )
+    for name, url in (("url", config.checkpoint.url), ("also_to", config.checkpoint.also_to)):
+        for kind in PublishKind if url else ():
+            try:
+                found = latest(url, kind).ref
+            except NotFound:
+                continue
+            except Unavailable as problem:
+                if name == "url":
+                    raise
+                log.warning("%s", problem)  # a mirror that is down holds up nothing
+                break
+            raise UserError(
+                f"checkpoint.{name} {url} holds another run's {kind} v{found.version}; "
+                "choose another folder, or continue that run with --resume"
+            )
 
 
 def known_run(config: Config) -> None:
@@ -163,7 +171,10 @@ def resolved(config: Config) -> Config:
     changes = {
         "model": config.model.model_copy(update=model),
         "checkpoint": config.checkpoint.model_copy(
-            update={"url": absolute(config.checkpoint.url) if config.checkpoint.url else _store_of(config)}
+            update={
+                "url": absolute(config.checkpoint.url) if config.checkpoint.url else _store_of(config),
+                "also_to": config.checkpoint.also_to and absolute(config.checkpoint.also_to),
+            }
         ),
     }
     return config.model_copy(update=changes)

@@ -15,7 +15,7 @@ EVALUATED = ("eval_solve_rate",)  # of the version that the step has made
 
 async def tell_scores(checkpoints: CheckpointClient, row: Mapping[str, Any]) -> None:
     """Score the adapters that a row of metrics speaks of. Rollouts of several versions speak of none."""
-    told = [(row["version"], EVALUATED)]
+    told: list[tuple[int, tuple[str, ...]]] = [(row["version"], EVALUATED)]
     if row.get("rollout/staleness_max") == 0:
         told.append((row["version"] - 1, PLAYED))
     for version, names in told:

@@ -98,3 +98,16 @@ def test_a_fresh_run_does_not_write_into_another_runs_store(config: Config) -> N
     VersionStore(config.checkpoint.url).commit(PublishKind.ADAPTER, 4, "abc", files, {})
     with pytest.raises(UserError, match="holds another run's adapter v4; choose another folder"):
         unused_store(config)
+
+
+def test_a_fresh_run_does_not_mirror_to_another_runs_place(config: Config, tmp_path: Path) -> None:
+    def to(url: str) -> Config:
+        return config.model_copy(update={"checkpoint": config.checkpoint.model_copy(update={"also_to": url})})
+
+    files = {"adapter_config.json": [b"{}"], "adapter_model.safetensors": [b"weights"]}
+    VersionStore(str(tmp_path / "mirror")).commit(PublishKind.ADAPTER, 4, "abc", files, {})
+    with pytest.raises(UserError, match=r"checkpoint.also_to .*mirror holds another run's adapter v4"):
+        unused_store(to(str(tmp_path / "mirror")))
+    unused_store(to(str(tmp_path / "fresh")))
+    assert resolved(to("mirror")).checkpoint.also_to == str(Path("mirror").resolve())
+    assert resolved(to("s3://bucket/run")).checkpoint.also_to == "s3://bucket/run"
