@@ -35,7 +35,7 @@ SETTINGS = [
     "eval.styles=0",
     "eval.larger=0",
 ]
-NOT_HERE = ("controller/model/", "manager/remove/", "manager/receive/chunk@")
+NOT_HERE = ("controller/model/", "manager/remove/")  
 PROCESS_S = ("time", "seconds", "images_cached")  # figures of the process, not of the run
 
 
