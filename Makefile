@@ -105,6 +105,10 @@ test-integration: install  ## services over real gRPC
 test-e2e: install  ## training with real vLLM, Ray and all services
 	$(PY) -m pytest tests/e2e $(ARGS)
 
+.PHONY: resume-check
+resume-check: install  ## kill -9 at every phase boundary and 20 random instants, resumed exactly: about an hour (SEED=n)
+	$(PY) -m pytest tests/e2e --override-ini=python_files='check_*.py' -s $(ARGS)
+
 .PHONY: lint
 lint: install  ## style, who may import whom, house rules, Dockerfiles, protos, types
 	@command -v git >/dev/null || { echo 'lint: git is missing; it lists the files to look at (Debian: sudo make system-deps)' >&2; exit 2; }

@@ -1,8 +1,8 @@
-"""Exact resume, the whole matrix: `make resume-check`. A run in deterministic mode is killed by kill -9 at every phase
-boundary and at random instants, and goes on each time; every adapter and every training state it saves must have the bytes
-of a run that nothing happened to, and in the end metrics.jsonl must say the same but for times.
+"""Exact resume, the whole matrix: `make resume-check`.
 
-One run dies many times: it is resumed with the next death already waiting. SEED=... repeats a matrix.
+A deterministic run is ended by kill -9 at every phase boundary and at random instants, and goes on each time. Each adapter
+and each training state that it saves must have the bytes of a run that nothing happened to, and in the end metrics.jsonl
+must say the same but for times. One run dies many times: it is resumed with the next death already waiting.
 """
 
 import json
@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tandem.runtime.faults import CONTROLLER, MANAGER
-from tests.e2e.crashes import Run, tensors
+from tests.e2e.crashes import Run, figures, tensors
 
 STEPS = int(os.environ.get("STEPS", "40"))
 INSTANTS = int(os.environ.get("INSTANTS", "20"))
@@ -35,8 +35,7 @@ SETTINGS = [
     "eval.styles=0",
     "eval.larger=0",
 ]
-NOT_HERE = ("controller/model/", "manager/remove/")  
-PROCESS_S = ("time", "seconds", "images_cached")  # figures of the process, not of the run
+NOT_HERE = ("controller/model/", "manager/remove/")
 
 
 @dataclass(frozen=True)
@@ -104,11 +103,6 @@ def same_bytes(whole: dict[str, bytes], folder: Path) -> int:
     return len(found)
 
 
-def figures(folder: Path) -> list[dict]:
-    lines = (folder / "e2e/metrics.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if not k.startswith(PROCESS_S)} for line in lines]
-
-
 def finished(folder: Path, *more: str) -> float:
     """Train to the end; the seconds it took."""
     began = time.monotonic()
@@ -155,7 +149,9 @@ def lines(folder: Path) -> list[str]:
 
 
 def last_saved(folder: Path) -> int:
-    return max((int(path.parent.name[1:]) for path in folder.glob("e2e/checkpoints/states/v*/manifest.json")), default=0)
+    return max(
+        (int(path.parent.name[1:]) for path in folder.glob("e2e/checkpoints/states/v*/manifest.json")), default=0
+    )
 
 
 def finish(folder: Path, whole: dict[str, bytes], rows: list[dict]) -> None:

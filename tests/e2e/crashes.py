@@ -4,6 +4,7 @@ The test's process adopts what a dead controller leaves behind, so that none of 
 """
 
 import ctypes
+import json
 import os
 import subprocess
 import time
@@ -18,6 +19,7 @@ from tests.e2e.runs import command
 PR_SET_CHILD_SUBREAPER = 36
 TENSORS = ("adapters/*/adapter_model.safetensors", "states/*/training_state.safetensors")
 RAYS_OWN = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
+OF_THE_PROCESS = ("time", "seconds", "images_cached")
 GONE_S = 60
 
 
@@ -101,3 +103,9 @@ def tensors(folder: Path) -> dict[str, bytes]:
     """All published tensor files of the run in a folder, by path below its store."""
     store = folder / "e2e/checkpoints"
     return {str(path.relative_to(store)): path.read_bytes() for glob in TENSORS for path in store.glob(glob)}
+
+
+def figures(folder: Path) -> list[dict]:
+    """The lines of metrics.jsonl, without what is the process's and not the run's: times, what its cache held."""
+    lines = (folder / "e2e/metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if not k.startswith(OF_THE_PROCESS)} for line in lines]

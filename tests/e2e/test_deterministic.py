@@ -1,11 +1,14 @@
-"""`run.deterministic`: two runs of one config end in the same bytes, though one of them was stopped and went on."""
+"""`run.deterministic`: two runs of one config end in the same bytes, though one of them was killed, twice, and went on.
 
-import subprocess
+Every phase boundary and random instants: `make resume-check`.
+"""
+
+import json
 from pathlib import Path
 
 import pytest
 
-from tests.e2e.runs import command, interrupted, rows
+from tests.e2e.crashes import Run, figures, tensors
 
 SETTINGS = [
     "run.deterministic=true",
@@ -22,21 +25,26 @@ SETTINGS = [
 @pytest.mark.ray
 @pytest.mark.timeout(900)
 def test_two_runs_end_in_the_same_bytes(tmp_path: Path) -> None:
-    whole, halved = tmp_path / "whole", tmp_path / "halved"
-    for folder in (whole, halved):
-        folder.mkdir()
-    subprocess.run(command(whole, *SETTINGS), check=True, timeout=300, cwd=whole)
-    interrupted(halved, *SETTINGS, after_rows=1)
-    assert 1 <= len(rows(halved)) < 4
-    subprocess.run(command(halved, *SETTINGS, "--resume"), check=True, timeout=300, cwd=halved)
-    files = [
-        "adapters/v00000004/adapter_model.safetensors",
-        "states/v00000004/training_state.safetensors",
-    ]
-    for file in files:
-        one, other = ((folder / "e2e/checkpoints" / file).read_bytes() for folder in (whole, halved))
-        assert one == other
-    same = ("rollout/solve_rate", "rollout/turns", "loss", "grad_norm", "rollout_learner_logprob_gap_max")
-    assert [[row[name] for name in same] for row in rows(whole)] == [
-        [row[name] for name in same] for row in rows(halved)
-    ]
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert Run(whole, *SETTINGS).wait() == 0
+    between_line_and_state = Run(killed, *SETTINGS, fault="controller/log/done@2")
+    assert between_line_and_state.wait() == -9
+    assert not between_line_and_state.left()  # of itself: engine, ranks, manager, Ray
+    assert [row["version"] for row in figures(killed)] == [1, 2]
+    in_a_save = Run(killed, *SETTINGS, "checkpoint.state_every=2", "--resume", fault="controller/state/exported")
+    assert in_a_save.wait() == -9
+    in_a_save.kill()
+    refused = Run(killed, *SETTINGS, "run.seed=1", "--resume")
+    assert refused.wait() == 2
+    assert "run.seed: 0 -> 1 (makes it another run); give the old values" in refused.said()
+    last = Run(killed, *SETTINGS, "--resume")
+    assert last.wait() == 0, last.said()
+    assert tensors(whole) == tensors(killed)
+    assert figures(whole) == figures(killed)
+    assert [row["version"] for row in figures(whole)] == [1, 2, 3, 4]
+    assert run_id(killed) == json.loads((killed / "e2e/run.json").read_text())["run_id"] != run_id(whole)
+
+
+def run_id(folder: Path) -> str:
+    manifest = json.loads((folder / "e2e/checkpoints/states/v00000004/manifest.json").read_text())
+    return manifest["metadata"]["run_id"]
