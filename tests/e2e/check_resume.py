@@ -1,8 +1,8 @@
 """Exact resume, the whole matrix: `make resume-check`.
 
-A deterministic run is ended by kill -9 at every phase boundary and at random instants, and goes on each time. Each adapter
-and each training state that it saves must have the bytes of a run that nothing happened to, and in the end metrics.jsonl
-must say the same but for times. One run dies many times: it is resumed with the next death already waiting.
+A deterministic run is ended by kill -9 at every phase boundary and at random instants, and goes on each time. Each
+adapter and each training state that it saves must have the bytes of a run that nothing happened to, and in the end
+metrics.jsonl must say the same but for times. One run dies many times: it is resumed with the next death waiting.
 """
 
 import json
