@@ -9,7 +9,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,24 +18,48 @@ import pytest
 from tandem.runtime.faults import CONTROLLER, MANAGER
 from tests.e2e.crashes import Run, figures, tensors
 
-STEPS = int(os.environ.get("STEPS", "40"))
 INSTANTS = int(os.environ.get("INSTANTS", "20"))
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 ONLY = os.environ.get("ONLY", "")  # points that contain this
-SETTINGS = [
-    "run.deterministic=true",
-    f"run.steps={STEPS}",
-    "checkpoint.keep=1000",
-    "learner.world_size=1",
-    "env.max_turns=13",
-    "rollout.groups_per_step=3",
-    "rollout.engine.max_model_len=256",
-    "eval.fixed=2",
-    "eval.every=3",
-    "eval.styles=0",
-    "eval.larger=0",
-]
-NOT_HERE = ("controller/model/", "manager/remove/")
+SHARED = ("run.deterministic=true", "checkpoint.keep=1000", "learner.world_size=1")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of run: what it is asked for, and the points that it never, or not surely, reaches."""
+
+    verb: str
+    steps: int
+    settings: tuple[str, ...]
+    passed_by: tuple[str, ...]
+    instants: int = INSTANTS
+
+    def start(self, folder: Path, *more: str, fault: str = "") -> Run:
+        """Start or resume it."""
+        used = ["--resume"] if (folder / "e2e/config.yaml").exists() else []
+        settings = (*SHARED, f"run.steps={self.steps}", *self.settings)
+        return Run(folder, *settings, *more, *used, fault=fault, verb=self.verb)
+
+
+TRAIN = Kind(
+    "train",
+    40,
+    (
+        *("env.max_turns=13", "rollout.groups_per_step=3", "rollout.engine.max_model_len=256"),
+        *("eval.fixed=2", "eval.every=3", "eval.styles=0", "eval.larger=0"),
+    ),
+    ("controller/model/", "manager/remove/"),
+)
+SFT = Kind(
+    "sft",
+    30,
+    ("learner.trainable=full", "sft.batch=4", "sft.skill=0.8"),
+    (
+        *("controller/start/", "controller/generate", "controller/train", "controller/load", "controller/eval"),
+        *("controller/adapter/", "manager/"),
+    ),
+    instants=INSTANTS // 4,
+)
 
 
 @dataclass(frozen=True)
@@ -54,19 +78,19 @@ class Death:
         return f"{where}{', alone' if self.alone else ''}, state_every {self.state_every}"
 
 
-def deaths(dice: random.Random, start_s: float, step_s: float) -> Iterator[Death]:
+def deaths(kind: Kind, dice: random.Random, start_s: float, step_s: float) -> list[Death]:
     """All that is to be survived, in a random order."""
-    points = [point for point in (*CONTROLLER, *MANAGER) if ONLY in point and not point.startswith(NOT_HERE)]
+    points = [point for point in (*CONTROLLER, *MANAGER) if ONLY in point and not point.startswith(kind.passed_by)]
     found = []
     for index, point in enumerate(points):
         times = 1 if "/start/" in point or "/open/" in point or "/recover/" in point else dice.choice((1, 2, 3))
         found.append(Death(f"{point}@{times}", alone=index % 3 == 0, state_every=1 + index % 2))
-    for index in range(INSTANTS):
+    for index in range(kind.instants):
         early = index % 4 == 0
         after = dice.uniform(0, start_s if early else 4 * step_s)
         found.append(Death(after_s=after, early=early, state_every=1 + index % 2))
     dice.shuffle(found)
-    return iter(found)
+    return found
 
 
 def until(what: Callable[[], bool], run: Run, timeout_s: float = 900) -> None:
@@ -103,12 +127,11 @@ def same_bytes(whole: dict[str, bytes], folder: Path) -> int:
     return len(found)
 
 
-def finished(folder: Path, *more: str) -> float:
-    """Train to the end; the seconds it took."""
+def finished(kind: Kind, folder: Path, *more: str) -> float:
+    """Go on to the end; the seconds it took."""
     began = time.monotonic()
-    run = Run(folder, *SETTINGS, *more)
-    code = run.wait(3000)
-    assert code == 0, run.said()[-3000:]
+    run = kind.start(folder, *more)
+    assert run.wait(3000) == 0, run.said()[-3000:]
     assert not run.left()
     return time.monotonic() - began
 
@@ -116,47 +139,41 @@ def finished(folder: Path, *more: str) -> float:
 @pytest.mark.vllm
 @pytest.mark.ray
 @pytest.mark.timeout(6 * 3600)
-def test_every_death_is_survived_exactly(tmp_path: Path) -> None:
-    whole_folder, folder = tmp_path / "whole", tmp_path / "killed"
-    print(f"\nSEED={SEED}; {STEPS} steps without interruption ...", flush=True)
-    took = finished(whole_folder, "checkpoint.state_every=1")
-    whole, rows = tensors(whole_folder), figures(whole_folder)
-    seconds = [sum(v for k, v in json.loads(line).items() if k.startswith("seconds/")) for line in lines(whole_folder)]
-    step_s = sum(seconds) / len(seconds)
-    print(f"{took:.0f} s, {step_s:.1f} s a step", flush=True)
-    survived = missed = chains = 0
-    for death in (waiting := list(deaths(random.Random(SEED), took - sum(seconds), step_s))):
-        used = (folder / "e2e/config.yaml").exists()
+@pytest.mark.parametrize("kind", [TRAIN, SFT], ids=lambda kind: kind.verb)
+def test_every_death_is_survived_exactly(tmp_path: Path, kind: Kind) -> None:
+    undisturbed, folder = tmp_path / "undisturbed", tmp_path / "killed"
+    print(f"\nSEED={SEED}: {kind.steps} steps without interruption ...", flush=True)
+    took = finished(kind, undisturbed, "checkpoint.state_every=1")
+    whole, rows = tensors(undisturbed), figures(undisturbed)
+    seconds = in_steps(undisturbed)
+    print(f"{took:.0f} s, {seconds / kind.steps:.2f} s a step", flush=True)
+    waiting = deaths(kind, random.Random(SEED), took - seconds, seconds / kind.steps)
+    came = finishes = 0
+    for number, death in enumerate(waiting, 1):
         before = last_saved(folder)
-        resume = ["--resume"] if used else []
-        run = Run(folder, *SETTINGS, f"checkpoint.state_every={death.state_every}", *resume, fault=death.point)
+        run = kind.start(folder, f"checkpoint.state_every={death.state_every}", fault=death.point)
         died = die(run, death)
-        survived, missed = survived + died, missed + (not died)
+        came += died
         files = same_bytes(whole, folder)
-        reached = f"v{before} -> v{last_saved(folder)}, {run.rows()} rows, {files} files the same"
-        print(f"{survived + missed:3}/{len(waiting)} {death}: {'' if died else 'MISSED, '}{reached}", flush=True)
-        if last_saved(folder) >= STEPS - 4:
-            chains += 1
-            finish(folder, whole, rows)
-            folder = tmp_path / f"killed-{chains}"
-    finish(folder, whole, rows)
-    print(f"{survived} deaths survived exactly, {missed} missed, {chains + 1} runs to the end; SEED={SEED}")
-    assert not missed
+        saw = f"v{before} -> v{last_saved(folder)}, {run.rows()} rows, {files} files the same"
+        print(f"{number:3}/{len(waiting)} {death}: {'' if died else 'CAME TOO LATE, '}{saw}", flush=True)
+        if last_saved(folder) >= kind.steps - 4 or number == len(waiting):
+            finished(kind, folder, "checkpoint.state_every=2")
+            same_bytes(whole, folder)
+            assert figures(folder) == rows
+            finishes += 1
+            folder = tmp_path / f"killed-{finishes}"
+    print(f"{came} deaths of {len(waiting)} came and were survived exactly, {finishes} runs to the end; SEED={SEED}")
+    assert came == len(waiting)
 
 
-def lines(folder: Path) -> list[str]:
-    return (folder / "e2e/metrics.jsonl").read_text().splitlines()
+def in_steps(folder: Path) -> float:
+    """Seconds that all steps of a run took."""
+    lines = (folder / "e2e/metrics.jsonl").read_text().splitlines()
+    return sum(value for line in lines for name, value in json.loads(line).items() if name.startswith("seconds/"))
 
 
 def last_saved(folder: Path) -> int:
-    return max(
-        (int(path.parent.name[1:]) for path in folder.glob("e2e/checkpoints/states/v*/manifest.json")), default=0
-    )
-
-
-def finish(folder: Path, whole: dict[str, bytes], rows: list[dict]) -> None:
-    """Go on to the end, and compare everything."""
-    if (folder / "e2e/config.yaml").exists():
-        finished(folder, "checkpoint.state_every=2", "--resume")
-        same_bytes(whole, folder)
-        assert figures(folder) == rows
+    """The newest training state; 0 without one."""
+    manifests = folder.glob("e2e/checkpoints/states/v*/manifest.json")
+    return max((int(path.parent.name[1:]) for path in manifests), default=0)

@@ -17,16 +17,16 @@ from tandem.runtime.faults import VARIABLE
 from tests.e2e.runs import command
 
 PR_SET_CHILD_SUBREAPER = 36
-TENSORS = ("adapters/*/adapter_model.safetensors", "states/*/training_state.safetensors")
+TENSORS = ("adapters/v*/*.safetensors", "models/v*/*.safetensors", "states/v*/*.safetensors")
 RAYS_OWN = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
 OF_THE_PROCESS = ("time", "seconds", "images_cached")
 GONE_S = 60
 
 
 class Run:
-    """`tandem train` in a process session of its own. What it prints is appended to `output.log` in its folder."""
+    """`tandem train`, or another verb, in a process session of its own. Its folder holds what it prints: output.log."""
 
-    def __init__(self, folder: Path, *more: str, fault: str = "") -> None:
+    def __init__(self, folder: Path, *more: str, fault: str = "", verb: str = "train") -> None:
         ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         folder.mkdir(exist_ok=True)
         self.folder, self.log = folder, folder / "output.log"
@@ -36,7 +36,7 @@ class Run:
             log.write(f"--- {' '.join(more)} {fault}\n")
             log.flush()
             self.process = subprocess.Popen(
-                command(folder, *more),
+                command(folder, *more, verb=verb),
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=folder,
