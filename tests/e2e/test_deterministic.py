@@ -23,7 +23,7 @@ SETTINGS = [
 
 @pytest.mark.vllm
 @pytest.mark.ray
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 def test_two_runs_end_in_the_same_bytes(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert Run(whole, *SETTINGS).wait() == 0
