@@ -36,6 +36,11 @@ class ModelConfig(Section):
         default="float32", description="Of the frozen weights, in both engine and learner."
     )
 
+    @property
+    def probe_tolerance(self) -> float:
+        """Nats between two probes of one policy: the batches they are computed in differ, policies must not."""
+        return 1e-3 if self.dtype == "float32" else 0.5
+
 
 class EnvConfig(Section):
     """The task."""

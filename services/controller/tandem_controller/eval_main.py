@@ -89,7 +89,7 @@ async def _play(
     suites: Sequence[Suite],
     saves: Sequence[Save],
 ) -> list[Evaluation]:
-    fleet = Fleet(rollouts, config.rollout)
+    fleet = Fleet(rollouts, config.rollout, config.model.probe_tolerance)
     try:
         evaluations = list[Evaluation]()
         for ref, save in zip(refs, saves, strict=True):

@@ -19,11 +19,15 @@ GRACE_S = 60.0  # an episode's own deadline must come first: then it is a failed
 
 
 class Fleet:
-    """The rollout replicas at `addresses`, which all have the same limits."""
+    """The rollout replicas at `addresses`, which all have the same limits.
 
-    def __init__(self, addresses: Sequence[str], limits: RolloutConfig) -> None:
+    `probe_tolerance` (nats) is how far apart the probes of one policy may be on two replicas.
+    """
+
+    def __init__(self, addresses: Sequence[str], limits: RolloutConfig, probe_tolerance: float) -> None:
         self.replicas = [RolloutClient(address) for address in addresses]
         self.limits = limits
+        self.probe_tolerance = probe_tolerance
 
     async def play(
         self, task: RolloutTask, on_group: Callable[[TrajectoryGroup], None] = lambda group: None, *, crowd: int = 1
@@ -110,6 +114,13 @@ class Fleet:
                     f"{replica.peer.name} acknowledged version {answer.policy_version} ({answer.sha256[:12]}), "
                     f"not {adapter.version} ({adapter.sha256[:12]})"
                 )
+        probes = sorted((answer.probe_logprob, r.peer.name) for r, answer in zip(self.replicas, loaded, strict=True))
+        (least, one), (most, other) = probes[0], probes[-1]
+        if most - least > self.probe_tolerance:
+            raise TandemError(
+                f"version {adapter.version}: {one} and {other} serve different policies: the probe's logprob is "
+                f"{least:.6f} and {most:.6f}"
+            )
 
     async def sleep(self) -> None:
         """Free the device memory of all replicas."""

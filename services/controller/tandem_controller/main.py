@@ -152,8 +152,8 @@ async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
 @asynccontextmanager
 async def connected(deployment: Deployment, config: Config) -> AsyncIterator[Services]:
     """Clients of a training deployment."""
-    fleet, learner = Fleet(deployment.rollouts, config.rollout), LearnerClient(deployment.learner)
-    checkpoints = CheckpointClient(deployment.checkpoint)
+    fleet = Fleet(deployment.rollouts, config.rollout, config.model.probe_tolerance)
+    learner, checkpoints = LearnerClient(deployment.learner), CheckpointClient(deployment.checkpoint)
     try:
         status = await learner.status()
         yield Services(

@@ -43,9 +43,10 @@ class Replica(rollout_pb2_grpc.RolloutServiceServicer):
         play: Callable[[rollout_pb2.RolloutRequest, int], tuple[Trajectory, ...]] = nothing_played,
         no_push: TandemError | None = None,
         no_store: TandemError | None = None,
+        probe: float = -1.5,
     ) -> None:
         self.lost, self.served, self.play = lost, served, play
-        self.no_push, self.no_store = no_push, no_store
+        self.no_push, self.no_store, self.probe = no_push, no_store, probe
         self.loads: list[str] = []
         self.asked: list[int] = []
         self.requests: list[rollout_pb2.RolloutRequest] = []
@@ -63,7 +64,9 @@ class Replica(rollout_pb2_grpc.RolloutServiceServicer):
         self.loads.append("pushed" if pushed else request.adapter.url)
         if problem := self.no_push if pushed else self.no_store:
             raise problem
-        return rollout_pb2.LoadAdapterResponse(policy_version=self.served, sha256="ab", seconds=0.5)
+        served = rollout_pb2.LoadAdapterResponse(policy_version=self.served, sha256="ab", seconds=0.5)
+        served.probe_logprob = self.probe
+        return served
 
     async def GetStatus(self, request, context):
         return rollout_pb2.GetStatusResponse(healthy=True, base_model="base-a")
@@ -76,7 +79,7 @@ async def fleet_of(*replicas: Replica) -> AsyncIterator[Fleet]:
         for r in replicas
     ]
     fleet = Fleet(
-        [server.address for server in servers], RolloutConfig(max_concurrent_episodes=8, episode_timeout_s=10)
+        [server.address for server in servers], RolloutConfig(max_concurrent_episodes=8, episode_timeout_s=10), 1e-3
     )
     try:
         yield fleet

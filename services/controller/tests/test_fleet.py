@@ -49,6 +49,16 @@ async def test_every_replica_must_acknowledge_the_version_and_the_hash() -> None
             await fleet.load(adapter)
 
 
+async def test_replicas_whose_probes_are_apart_do_not_serve_one_policy() -> None:
+    adapter = AdapterRef(4, "/x", "ab", "tandem-v4", "base-a", 1)
+    async with fleet_of(Replica(probe=-1.5), Replica(probe=-1.5005)) as fleet:
+        await fleet.load(adapter)
+    async with fleet_of(Replica(probe=-1.5), Replica(probe=-1.6)) as fleet:
+        other, one = (replica.peer.name for replica in fleet.replicas)
+        with pytest.raises(TandemError, match=f"version 4: {one} and {other} serve different policies: .* -1.600000"):
+            await fleet.load(adapter)
+
+
 PUSHED = Pushed(2, "{}")
 NOT_YET = AdapterRef(4, "", "", "adapter v4", "base-a", 0)
 PUBLISHED = AdapterRef(4, "/x", "ab", "tandem-v4", "base-a", 1)

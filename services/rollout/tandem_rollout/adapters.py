@@ -88,14 +88,14 @@ def _stage(fill: Callable[[Path], AdapterRef], rules: AdapterRules, folder: Path
     try:
         ref = fill(new)
         _check_config(ref, new / CONFIG, rules)
-        max_abs_b = _check_tensors(ref, new / TENSORS, rules)
+        largest_b = _check_tensors(ref, new / TENSORS, rules)
         name = f"tandem-v{ref.version:08d}-{ref.sha256[:12]}"
         # of equal name is equal content, and the engine may be reading it
         if not (folder / name).exists():
             new.rename(folder / name)
     finally:
         shutil.rmtree(new, ignore_errors=True)
-    return LocalAdapter(ref.version, name, folder / name, ref.sha256, max_abs_b)
+    return LocalAdapter(ref.version, name, folder / name, ref.sha256, largest_b)
 
 
 def _check_base(ref: AdapterRef, rules: AdapterRules) -> None:
@@ -122,11 +122,11 @@ def _check_config(ref: AdapterRef, path: Path, rules: AdapterRules) -> None:
         )
 
 
-def _check_tensors(ref: AdapterRef, path: Path, rules: AdapterRules) -> float:
-    """The largest |entry| of all B matrices. Every tensor must belong to a layer where the engine applies
-    adapters, because it would leave out any other without a word."""
+def _check_tensors(ref: AdapterRef, path: Path, rules: AdapterRules) -> dict[str, float]:
+    """The largest |entry| of each B matrix, by tensor name. Every tensor must belong to a layer where the engine
+    applies adapters, because it would leave out any other without a word."""
     endings = tuple(f".{module}" for module in rules.base.lora_modules(rules.vision))
-    largest = 0.0
+    largest: dict[str, float] = {}
     with safe_open(path, framework="pt") as tensors:
         for key in tensors.keys():  # noqa: SIM118 - not a dictionary
             module, _, part = key.partition(".lora_")
@@ -135,5 +135,5 @@ def _check_tensors(ref: AdapterRef, path: Path, rules: AdapterRules) -> float:
                 hint = "start it with learner.lora.vision=true" if tower and not rules.vision else "train other modules"
                 raise UserError(f"adapter {ref.name}: the engine applies no adapter to {module or key}; {hint}")
             if part.startswith("B"):
-                largest = max(largest, tensors.get_tensor(key).abs().max().item())
+                largest[key] = tensors.get_tensor(key).abs().max().item()
     return largest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -39,13 +39,16 @@ class Completion:
 @dataclass(frozen=True, slots=True)
 class LocalAdapter:
     """A verified adapter folder on this machine. Name and folder are this version's alone: engines cache by
-    both."""
+    both.
+
+    `largest_b` is the largest |entry| of each B matrix, by tensor name: all 0 is the base model's policy.
+    """
 
     version: int
     name: str
     folder: Path
     sha256: str  # of its manifest
-    max_abs_b: float  # largest |entry| of the B matrices: 0 is the base model's policy
+    largest_b: Mapping[str, float]
 
 
 class ContextFull(TandemError):

@@ -233,8 +233,8 @@ async def test_adapters_that_are_refused(
     """Each leaves the version served before in place."""
     await engine.serve(adapters[0])
     idle = stage_adapter(publish(7, scale=0.0, rank=RANK), AdapterRules(base, RANK, True), tmp_path)
-    with pytest.raises(DataCorrupt, match="still the base model"):
-        await engine.serve(LocalAdapter(7, "claims-to-act", idle.folder, idle.sha256, max_abs_b=0.1))
+    with pytest.raises(DataCorrupt, match="still that of the base model"):
+        await engine.serve(LocalAdapter(7, "claims-to-act", idle.folder, idle.sha256, {"B": 0.1}))
     large = stage_adapter(publish(8, rank=2 * RANK), AdapterRules(base, 2 * RANK, True), tmp_path)
     with pytest.raises(UserError, match="refuses"):
         await engine.serve(large)

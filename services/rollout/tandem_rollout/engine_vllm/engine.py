@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import math
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
@@ -35,7 +34,9 @@ _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 class _Served:
-    """A policy version in the engine, and how many requests are running on it."""
+    """A policy version in the engine, and how many requests are running on it. `policy` is what its probe has shown."""
+
+    policy: probe.Policy
 
     def __init__(self, version: int, lora: LoRARequest | None) -> None:
         self.version = version
@@ -75,20 +76,18 @@ class _Llm(AsyncLLM):
 class EngineVllm:
     """See `tandem_rollout.engine.Engine`. Build it inside a running event loop with `start`."""
 
+    _base: probe.Policy
+
     def __init__(self, llm: _Llm, chat: ChatFormat, config: Config) -> None:
-        self.llm = llm
-        self.chat = chat
-        self.dtype = config.model.dtype
-        self.timeout_s = config.rollout.engine.request_timeout_s
-        self.max_model_len = config.rollout.engine.max_model_len
+        self.llm, self.chat = llm, chat
+        self.model, settings = config.model, config.rollout.engine
+        self.timeout_s, self.max_model_len = settings.request_timeout_s, settings.max_model_len
         self._has_sleep_mode = not current_platform.is_cpu()
         self.prompts = PromptBuilder(llm, chat)
         self._serving = _Served(0, None)
         self._numbers = itertools.count(1)  # of adapters
         self._names = map(str, itertools.count(1))  # of requests
-        self._finished = 0
-        self._hangs = False
-        self._base_probe = math.nan
+        self._finished, self._hangs = 0, False
 
     @staticmethod
     async def start(config: Config, base: BaseModel, seed: int) -> EngineVllm:
@@ -104,7 +103,7 @@ class EngineVllm:
             reason = " ".join(str(problem).split())[:500]
             raise UserError(f"vLLM did not start on {config.model.path}: {reason}") from problem
         engine = EngineVllm(llm, base.chat, config)
-        engine._base_probe = await engine._probe(engine._serving)
+        engine._serving.policy = engine._base = await engine._probed(engine._serving, None)
         return engine
 
     @property
@@ -192,7 +191,8 @@ class EngineVllm:
             new = _Served(adapter.version, LoRARequest(adapter.name, next(self._numbers), str(adapter.folder)))
             await self._add(new)
         try:
-            logprob = await self._checked_probe(new, adapter)
+            new.policy = await self._probed(new, adapter)
+            probe.check_acts(new.policy, (self._base, self._serving.policy), self.model.dtype)
         except BaseException:
             await self._remove(new)
             raise
@@ -204,7 +204,7 @@ class EngineVllm:
         except Unavailable as problem:  # the new one is served: what is left of the old one is a question of health
             log.error("version %d could not be let go: %s", old.version, problem)
             self._hangs = True
-        return logprob
+        return sum(new.policy.logprobs)
 
     async def sleep(self) -> bool:
         if self._has_sleep_mode:
@@ -275,18 +275,19 @@ class EngineVllm:
             async with self._guarded("adapter removal"):
                 await self.llm.remove_lora(old.lora.lora_int_id)
 
-    async def _checked_probe(self, new: _Served, adapter: LocalAdapter | None) -> float:
-        """Probe twice; the logprob. Raises DataCorrupt as `probe.check`."""
-        first, second = await self._probe(new), await self._probe(new)
-        probe.check(first, second, self._base_probe, adapter, self.dtype)
-        return first
+    async def _probed(self, new: _Served, adapter: LocalAdapter | None) -> probe.Policy:
+        """Probe twice. Raises DataCorrupt as `probe.check_repeats`."""
+        name, largest_b = (adapter.name, adapter.largest_b) if adapter else ("the base model", {})
+        policy = probe.Policy(name, largest_b, await self._probe(new))
+        probe.check_repeats(policy, await self._probe(new), self.model.probe_tolerance)
+        return policy
 
-    async def _probe(self, served: _Served) -> float:
-        """Sum of the logprobs (nats) of the probe's completion."""
+    async def _probe(self, served: _Served) -> tuple[float, ...]:
+        """The logprobs (nats) of the probe's completion."""
         prompt, answer = probe.prompt(self.chat)
         output = await self._run(served, next(self._names), prompt + answer, [probe.frame()], probe.params())
         positions = zip(output.prompt_logprobs[-len(answer) :], answer, strict=True)
-        return float(sum(position[token].logprob for position, token in positions))
+        return tuple(float(position[token].logprob) for position, token in positions)
 
 
 async def _outcome(call: Coroutine[Any, Any, Any]) -> BaseException | None:
