@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import datetime
 from functools import partial
 from typing import BinaryIO, cast
 from uuid import uuid4
@@ -81,6 +82,11 @@ class BlobStore:
     def files(self, path: str) -> tuple[str, ...]:
         """Names of the files under `path`, sorted; none where it is missing."""
         return self._names(path, "file")
+
+    def modified(self, path: str) -> datetime | None:
+        """When a file was written, by the store's clock; None where it is gone or the store cannot tell."""
+        with explained(f"looking at {self.url_of(path)}"), suppress(FileNotFoundError, NotImplementedError):
+            return cast(datetime, self.fs.modified(self.full(path)))
 
     def _names(self, path: str, type_: str) -> tuple[str, ...]:
         with explained(f"listing {self.url_of(path)}"):
