@@ -5,18 +5,22 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+import torch
+
 from tandem.config import Config
 from tandem.storage.retention import LEAST
-from tandem.storage.tensors import layout
+from tandem.storage.tensors import ITEM_BYTES, layout
 from tandem.types import PublishKind
 from tandem_learner.optimizer import MOMENTS
 from tandem_learner.plan.hardware import GIB, MB
 from tandem_learner.plan.shapes import DTYPES, Shapes
 from tandem_learner.plan.workload import Workload
+from tandem_learner.random_state import RANDOM
 from tandem_learner.shards import COUNTERS
 
 MIB = 2**20
 F32 = 4
+CUDA_RANDOM = 16  # bytes of a CUDA generator's state: seed and offset
 # Resident memory of processes that hold nothing yet, measured on x86-64 with Python 3.11 (docs/sizing.md); `make
 # plan-check` measures the first two again.
 MANAGER_BASE = 55 * MIB
@@ -71,11 +75,15 @@ class Saves:
     largest_tensor: int
 
 
-def saves(shapes: Shapes) -> Saves:
+def saves(shapes: Shapes, config: Config) -> Saves:
     """Exact but for manifests and configs, a few kB each: the joined safetensors files, header and data."""
     weights = {name: ("F32", shape) for name, shape in shapes.trained.items()}
     state = {f"{moment}/{name}": entry for moment in MOMENTS for name, entry in weights.items()}
     state |= dict.fromkeys(COUNTERS, ("F32", (1,)))
+    for rank in range(config.learner.world_size):
+        state[f"{RANDOM}cpu/{rank}"] = ("U8", tuple(torch.get_rng_state().shape))
+        if config.cluster.gpus:
+            state[f"{RANDOM}cuda/{rank}"] = ("U8", (CUDA_RANDOM,))
     largest = max((math.prod(shape) for shape in shapes.trained.values()), default=0) * F32
     return Saves(_file(weights), _file(state), largest)
 
@@ -212,7 +220,7 @@ def kept(config: Config, saved: Saves) -> int:
 
 def _file(tensors: dict[str, tuple[str, tuple[int, ...]]]) -> int:
     head_bytes, _ = layout(tensors, {"format": "pt"})
-    return len(head_bytes) + sum(math.prod(shape) * F32 for _, shape in tensors.values())
+    return len(head_bytes) + sum(math.prod(shape) * ITEM_BYTES[dtype] for dtype, shape in tensors.values())
 
 
 def _groups(work: Workload) -> int:

@@ -72,7 +72,7 @@ def foresee(config: Config, bandwidth_mb_s: float | None, interval_s: float) -> 
     sampled = work.rows_at_once * work.completion_tokens
     recompute = config.learner.activation_checkpointing
     step = step_bytes(network, work.rows_at_once, work.tokens, sampled, recompute=recompute)
-    saved = budgets.saves(shapes)
+    saved = budgets.saves(shapes, config)
     moved = budgets.sync(config, saved, interval_s)
     head = budgets.head(config, saved, work)
     rank = budgets.learner(config, shapes, work, step)
