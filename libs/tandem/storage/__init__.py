@@ -1,7 +1,7 @@
 """A blob store over fsspec, the shard and manifest formats, atomic commit, verified reading. No torch."""
 
 from tandem.storage.adapter_files import adapter_files, check_base, parse_adapter_config, parse_object
-from tandem.storage.blobs import STAGING, BlobStore
+from tandem.storage.blobs import STAGING, BlobStore, sync_folder
 from tandem.storage.hashing import measure, read_pieces
 from tandem.storage.incoming import Receiver, Staging, check_complete
 from tandem.storage.join import WINDOW_BYTES, JoinPlan, joined_pieces, plan_join
@@ -61,6 +61,7 @@ __all__ = [
     "shard_name",
     "spool_folder",
     "survey",
+    "sync_folder",
     "to_remove",
     "version_path",
     "write_shard",

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from tandem.obs import get_logger
 from tandem.rpc.codec import group_from_bytes, group_to_bytes
+from tandem.storage import sync_folder
 from tandem.types import TrajectoryGroup, UserError
 
 log = get_logger(__name__)
@@ -54,6 +55,7 @@ class Journal:
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(self._file)
+            sync_folder(self.folder)
         except OSError as problem:
             raise self._unwritable(problem) from problem
 

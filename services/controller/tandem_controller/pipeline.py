@@ -66,7 +66,7 @@ class Pipeline:
         self.fleet, self.config = fleet, config
         self._ahead = deque(_Batch(seeds) for seeds in start.ahead)
         self._next_seed = start.next_seed
-        self._journal = Journal(run.path / "journal", _digest(training_task(config, 0, ())))
+        self._journal = Journal(run.path / "journal", _digest(config))
         self._on_group = on_group
         self._start = start
         self._kept: dict[int, TrajectoryGroup] = {}  # played before the start, by seed
@@ -160,9 +160,15 @@ class Pipeline:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call, *arguments)
 
     def _recover(self) -> dict[int, TrajectoryGroup]:
-        """What the journal holds, but for what later versions played: those have yet to be made anew."""
+        """What the journal holds and nothing was learned from, but for what later versions played: those are to be made
+        anew."""
         version = self._start.version
-        found = {seed: group for seed, group in self._journal.read().items() if _newest_version(group) <= version}
+        due = {seed for seeds in self._start.ahead for seed in seeds}
+        found = {
+            seed: group
+            for seed, group in self._journal.read().items()
+            if (seed in due or seed >= self._start.next_seed) and _newest_version(group) <= version
+        }
         self._journal.begin(version, found.values())
         self._journal.settle()
         if found:
@@ -186,8 +192,10 @@ def training_task(config: Config, version: int, seeds: Sequence[int]) -> Rollout
     )
 
 
-def _digest(task: RolloutTask) -> str:
-    settings = asdict(replace(task, may_advance=False))
+def _digest(config: Config) -> str:
+    """Of all that says how a group is played but for the adapter."""
+    task = asdict(replace(training_task(config, 0, ()), may_advance=False))
+    settings = {**task, "model": config.model.path, "dtype": config.model.dtype}
     return sha256(dumps(settings, sort_keys=True).encode()).hexdigest()[:8]
 
 

@@ -13,8 +13,8 @@ from typing import Any
 from tandem.config import Config, dump_yaml
 from tandem.obs import get_logger
 from tandem.runtime import reach
-from tandem.storage import VersionStore, latest
-from tandem.types import NotFound, PublishKind, Unavailable, UserError
+from tandem.storage import VersionStore, latest, sync_folder
+from tandem.types import DataCorrupt, NotFound, PublishKind, Unavailable, UserError
 from tandem_controller.past import CONFIG_FILE, FACTS_FILE, Past, facts, pack_rows
 
 log = get_logger(__name__)
@@ -34,9 +34,13 @@ class RunDir:
         return self.path / "metrics.jsonl"
 
     def log(self, row: dict[str, object]) -> None:
-        """Append a line to metrics.jsonl."""
-        with self.metrics.open("a") as file:
-            file.write(json.dumps({name: _finite(value) for name, value in row.items()}) + "\n")
+        """Append a line to metrics.jsonl. Raises UserError where it cannot be written."""
+        line = json.dumps({name: _finite(value) for name, value in row.items()}) + "\n"
+        try:
+            with self.metrics.open("a") as file:
+                file.write(line)
+        except OSError as problem:
+            raise UserError(f"{self.metrics}: cannot be written ({problem.strerror}); free space there") from problem
         reach("controller/log/done")
 
     def metadata(self, version: int) -> dict[str, Any]:
@@ -45,14 +49,28 @@ class RunDir:
         return {**self.facts, "metrics": pack_rows(rows)}
 
     def rows(self) -> list[dict]:
-        """All lines of metrics.jsonl; a last line cut short by a crash is left out."""
+        """All lines of metrics.jsonl; a last line cut short by a crash is left out.
+
+        Raises:
+            DataCorrupt: another line is no JSON object.
+        """
         if not self.metrics.exists():
             return []
         rows = []
-        for line in self.metrics.read_text().splitlines(keepends=True):
-            if line.endswith("\n"):
-                rows.append(json.loads(line))
+        for number, line in enumerate(self.metrics.read_bytes().splitlines(keepends=True), start=1):
+            if line.endswith(b"\n"):
+                rows.append(_row(line, f"{self.metrics} line {number}"))
         return rows
+
+
+def _row(line: bytes, what: str) -> dict:
+    try:
+        row = json.loads(line)
+    except ValueError as problem:
+        raise DataCorrupt(f"{what}: no JSON ({problem}); remove that line") from problem
+    if not isinstance(row, dict) or not isinstance(row.get("version"), int):
+        raise DataCorrupt(f"{what}: no row of a step; remove that line")
+    return row
 
 
 def _finite(value: object) -> object:
@@ -73,6 +91,7 @@ def write_text(path: Path, content: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
+    sync_folder(path.parent)
 
 
 def find_run_dir(config: Config, resume: bool) -> Path:

@@ -146,6 +146,17 @@ async def test_what_was_played_before_a_crash_is_not_played_again(tmp_path: Path
     assert max(lag) <= 2
 
 
+async def test_what_was_learned_from_before_the_save_is_not_kept(tmp_path: Path) -> None:
+    """A run that ends saves its last version without a new file of the journal."""
+    first = Serving()
+    async with pipeline_of(first, tmp_path, 0) as line:
+        await learn(line, first, range(2))
+        position = line.position(2)
+    async with pipeline_of(Serving(), tmp_path, 0, position):
+        (file,) = (tmp_path / "journal").iterdir()
+        assert file.stat().st_size == 0
+
+
 async def test_what_later_versions_played_is_played_anew(tmp_path: Path) -> None:
     """The run died at version 4 but was saved at 2: versions 3 and 4 are yet to be made."""
     first = Serving()

@@ -6,7 +6,7 @@ import pytest
 
 from tandem.config import Config, load_recipe
 from tandem.storage import VersionStore
-from tandem.types import PublishKind, UserError
+from tandem.types import DataCorrupt, PublishKind, UserError
 from tandem_controller import preflight
 from tandem_controller.past import Past
 from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, resolved, unused_store
@@ -51,6 +51,24 @@ def test_a_resume_forgets_steps_that_it_will_make_again_and_a_torn_line(config: 
     opened(config, version=2)
     run.log({"version": 3, "again": 1})
     assert run.rows() == [{"version": 1}, {"version": 2}, {"version": 3, "again": 1}]
+
+
+@pytest.mark.parametrize(("line", "said"), [("{]", "no JSON"), ("[1]", "no row of a step"), ("{}", "no row of a step")])
+def test_a_damaged_line_of_metrics_is_named(config: Config, line: str, said: str) -> None:
+    run = opened(config)
+    run.log({"version": 1})
+    with run.metrics.open("a") as file:
+        file.write(line + "\n")
+    with pytest.raises(DataCorrupt, match=rf"metrics.jsonl line 2: {said}"):
+        run.rows()
+
+
+def test_metrics_that_cannot_be_written_are_one_line(config: Config) -> None:
+    run = opened(config)
+    run.metrics.unlink()
+    run.metrics.mkdir()
+    with pytest.raises(UserError, match=r"metrics.jsonl: cannot be written \(Is a directory\); free space there"):
+        run.log({"version": 1})
 
 
 def test_a_folder_that_cannot_be_made_is_named(config: Config, tmp_path: Path) -> None:
