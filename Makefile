@@ -109,6 +109,10 @@ test-e2e: install  ## training with real vLLM, Ray and all services
 resume-check: install  ## kill -9 at every phase boundary and 20 random instants, resumed exactly: about an hour (SEED=n)
 	$(PY) -m pytest tests/e2e --override-ini=python_files='check_*.py' -s $(ARGS)
 
+.PHONY: test-chaos
+test-chaos: install  ## crashes and pauses at random: minutes
+	$(PY) -m pytest tests/chaos $(ARGS)
+
 .PHONY: lint
 lint: install  ## style, who may import whom, house rules, Dockerfiles, protos, types
 	@command -v git >/dev/null || { echo 'lint: git is missing; it lists the files to look at (Debian: sudo make system-deps)' >&2; exit 2; }

@@ -33,6 +33,7 @@ UPLOAD_BLOCK_BYTES = 8 * 2**20
 SYNC_BYTES = 32 * 2**20
 STAGING = ".staging"
 SWEPT = ".swept-"  # a staging folder on its way out
+PROBE = "probe-"
 Fence = Callable[[], None]  # raises where this process may no longer write
 
 
@@ -188,7 +189,7 @@ class BlobStore:
 
     def check_writable(self) -> None:
         """Raises UserError where the store cannot be written: better at the start than at the first save."""
-        probe = f"{self.staging}/probe"
+        probe = f"{self.staging}/{PROBE}{uuid4().hex[:8]}"
         self.write(probe, [b"tandem"])
         self.remove_file(probe)
 

@@ -24,7 +24,7 @@ from pydantic import TypeAdapter
 
 from tandem.obs import get_logger
 from tandem.runtime import Background, poll
-from tandem.storage.blobs import BlobStore
+from tandem.storage.blobs import PROBE, BlobStore
 from tandem.storage.parse import parse_json
 from tandem.storage.tensors import Natural
 from tandem.types import DataCorrupt, NotFound, TandemError, UserError
@@ -149,7 +149,8 @@ def acquire(url: str, lifetime_s: float = LIFETIME_S) -> Lease:
                 "or choose another checkpoint.url"
             )
     for name in blobs.files(FOLDER):
-        if (found := _DIGITS.search(name)) and int(found[0]) < number:  # a put that was cut short, too
+        found = _DIGITS.search(name)  # in the name of a put that was cut short, too
+        if name.startswith(PROBE) or (found and int(found[0]) < number):
             blobs.remove_file(f"{FOLDER}/{name}")
     return Lease(blobs, number, mine)
 

@@ -154,7 +154,7 @@ async def test_health(client) -> None:
 
 
 async def test_start_refuses_what_cannot_be(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"writing /dev/null/x/lease/probe.*checkpoint.url"):
+    with pytest.raises(UserError, match=r"writing /dev/null/x/lease/probe-.*checkpoint.url"):
         await start(config(tmp_path, url="/dev/null/x"))
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UserError, match="cannot listen on"):
         await start(config(tmp_path), port=taken.getsockname()[1])
@@ -219,7 +219,7 @@ async def test_command_serves_and_stops(tmp_path, recipe, make_tensors, make_sha
     [
         (
             "checkpoint.url=/dev/null/x",
-            "writing /dev/null/x/lease/probe: Not a directory; a file stands where",
+            ": Not a directory; a file stands where a folder should; choose another checkpoint.url",
         ),
         ("checkpoint.url=nosuch://x", "store nosuch://x"),
         ("checkpoint.kep=3", "unknown key 'checkpoint.kep'; did you mean 'keep'?"),
