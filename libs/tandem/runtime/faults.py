@@ -25,7 +25,7 @@ MANAGER = (
     "manager/publish/manifest",  # all of them are, under the temporary name
     "manager/publish/visible",  # the folder has its name; the pointer names the version before
     "manager/publish/pointed",
-    "manager/point/written",  # the new pointer is on disk under a temporary name
+    "manager/replace/written",  # a small file, such as the pointer, is on disk under a temporary name
     "manager/remove/manifest",  # the manifest is gone, the files are there
     "manager/remove/done",
     "manager/prune/started",

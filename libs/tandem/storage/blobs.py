@@ -21,6 +21,7 @@ from fsspec.core import url_to_fs
 from fsspec.implementations.local import LocalFileSystem
 
 from tandem.obs import get_logger
+from tandem.runtime import reach
 from tandem.storage import objects
 from tandem.storage.hashing import behind, measure, read_pieces
 from tandem.storage.manifest import FileEntry
@@ -135,6 +136,7 @@ class BlobStore:
                 objects.replace(self.fs, self.full(path), data, self.fence)
             return
         with explained(f"writing {self.url_of(path)}", writing=True), self._staged(path, data) as temporary:
+            reach("manager/replace/written")
             with self._still_ours():
                 os.replace(temporary, self.full(path))
             sync_folder(os.path.dirname(self.full(path)))
@@ -153,6 +155,9 @@ class BlobStore:
     def remove_file(self, path: str) -> None:
         """Remove a file; it may be gone already."""
         self._remove(path, self.fs.rm_file)
+        if self.local:  # a power cut must not bring it back while what it describes is gone
+            with explained(f"removing {self.url_of(path)}"), suppress(FileNotFoundError):
+                sync_folder(os.path.dirname(self.full(path)))
 
     def remove_folder(self, path: str) -> None:
         """Remove a folder and all in it; it may be gone already."""

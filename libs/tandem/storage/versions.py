@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tandem.obs import get_logger
+from tandem.runtime import reach
 from tandem.storage.blobs import BlobStore, Fence
 from tandem.storage.hashing import measure, read_pieces
 from tandem.storage.manifest import (
@@ -104,16 +105,22 @@ class VersionStore:
             self._left.remove(stage)
         with ExitStack() as undo:
             undo.callback(self._forget, stage)
-            entries = {name: self.blobs.write(f"{stage}/{name}", pieces) for name, pieces in files.items()}
+            entries: dict[str, FileEntry] = {}
+            for name, pieces in files.items():
+                entries[name] = self.blobs.write(f"{stage}/{name}", pieces)
+                reach("manager/publish/file")
             manifest = Manifest(kind, version, base_model, entries, metadata)
             self.blobs.write(f"{stage}/{MANIFEST}", [manifest.encode()])
+            reach("manager/publish/manifest")
             if self.blobs.local:
                 if self.blobs.files(target) and self.find(kind, version) is None:
                     self.blobs.remove_folder(target)  # what a removal that was cut short has left
                 self.blobs.rename_folder(stage, target)
             undo.pop_all()
+        reach("manager/publish/visible")
         ref = manifest.ref(self.blobs.url_of(target))
         self.point(kind, ref)
+        reach("manager/publish/pointed")
         return ref
 
     def point(self, kind: PublishKind, ref: AdapterRef) -> None:
@@ -124,7 +131,9 @@ class VersionStore:
         """Unpublish, then remove. The manifest goes first: no reader ever sees half a version."""
         path = version_path(kind, version)
         self.blobs.remove_file(f"{path}/{MANIFEST}")
+        reach("manager/remove/manifest")
         self.blobs.remove_folder(path)
+        reach("manager/remove/done")
 
     def verify(self, published: Published) -> None:
         """Hash every file of a version. Raises DataCorrupt naming the first that differs or is missing."""
@@ -144,7 +153,9 @@ class VersionStore:
         Raises:
             UserError: a training state newer than `rewind_to` is published: another run's, most likely.
         """
+        reach("manager/recover/started")
         self.blobs.sweep()
+        reach("manager/recover/swept")
         if rewind_to is not None:
             self._rewind(rewind_to)
         for kind in PublishKind:
@@ -153,6 +164,7 @@ class VersionStore:
                     log.warning("removing unfinished %s", self.blobs.url_of(version_path(kind, version)))
                     self.remove(kind, version)
             self._recover_pointer(kind)
+        reach("manager/recover/pointed")
 
     def _bare(self, kind: PublishKind, version: int) -> bool:
         try:

@@ -15,6 +15,7 @@ from threading import Lock
 from typing import Any
 
 from tandem.obs import get_logger
+from tandem.runtime import reach
 from tandem.storage import (
     CONFIG_FILE,
     TENSOR_FILE,
@@ -187,6 +188,7 @@ class CheckpointManager:
             add_scores(self.store, kind, version, scores)
 
     def _publish(self, request: Request) -> AdapterRef:
+        reach("manager/publish/started")
         latest = self.store.latest(request.kind)
         self._check_base(request)
         staged = self.staging.of(request.kind, request.version)
@@ -229,6 +231,7 @@ class CheckpointManager:
                 )
 
     def _prune(self) -> None:
+        reach("manager/prune/started")
         try:
             for kind, version in to_remove(survey(self.store), self.retention):
                 self.store.remove(kind, version)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from safetensors.numpy import save
 from tandem.storage import Placement, ShardMeta
 from tandem.types import PublishKind, ShardRef
 
+sys.path.insert(0, str(Path(__file__).parent))  # helper modules beside the tests
 BASE = "a" * 64
 RANK = 5  # LoRA rank; not divisible by 2 or 3, so that shards are uneven
 CONFIG = json.dumps({"peft_type": "LORA", "r": RANK, "lora_alpha": 8, "target_modules": ["q_proj"]})
