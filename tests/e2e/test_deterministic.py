@@ -1,4 +1,5 @@
-"""`run.deterministic`: two runs of one config end in the same bytes, though one of them was killed, twice, and went on.
+"""`run.deterministic`: two runs of one config end in the same bytes, though one of them was killed, twice, and went on,
+and had its adapters sent to the replicas directly where the other's replicas loaded them from the store.
 
 Every phase boundary and random instants: `make resume-check`.
 """
@@ -19,6 +20,7 @@ SETTINGS = [
     "eval.styles=0",
     "eval.larger=0",
 ]
+KILLED = [*SETTINGS, "sync.transport=grpc"]
 
 
 @pytest.mark.vllm
@@ -27,18 +29,19 @@ SETTINGS = [
 def test_two_runs_end_in_the_same_bytes(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert Run(whole, *SETTINGS).wait() == 0
-    between_line_and_state = Run(killed, *SETTINGS, fault="controller/log/done@2")
+    between_line_and_state = Run(killed, *KILLED, fault="controller/log/done@2")
     assert between_line_and_state.wait() == -9
     assert not between_line_and_state.left()  # of itself: engine, ranks, manager, Ray
     assert [row["version"] for row in figures(killed)] == [1, 2]
-    in_a_save = Run(killed, *SETTINGS, "checkpoint.state_every=2", "--resume", fault="controller/state/exported")
+    in_a_save = Run(killed, *KILLED, "checkpoint.state_every=2", "--resume", fault="controller/state/exported")
     assert in_a_save.wait() == -9
     in_a_save.kill()
-    refused = Run(killed, *SETTINGS, "run.seed=1", "--resume")
+    refused = Run(killed, *KILLED, "run.seed=1", "--resume")
     assert refused.wait() == 2
     assert "run.seed: 0 -> 1 (makes it another run); give the old values" in refused.said()
-    last = Run(killed, *SETTINGS, "--resume")
+    last = Run(killed, *KILLED, "--resume")
     assert last.wait() == 0, last.said()
+    assert "directly" not in last.said()  # no replica had to fall back on the store
     assert tensors(whole) == tensors(killed)
     assert figures(whole) == figures(killed)
     assert [row["version"] for row in figures(whole)] == [1, 2, 3, 4]

@@ -20,7 +20,7 @@ from tandem.storage import CHUNK_BYTES, ShardMeta
 from tandem.storage.tensors import layout
 from tandem.types import DataCorrupt, PublishKind, ShardRef
 
-DTYPES = {torch.float32: "F32", torch.uint8: "U8"}
+DTYPES = {torch.float32: "F32", torch.bfloat16: "BF16", torch.uint8: "U8"}
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class HostMemory:
         self._regions: dict[PublishKind, tuple[Tensor, dict[str, Tensor]]] = {}
 
     def copy(self, tensors: Mapping[str, Tensor], meta: ShardMeta) -> HostCopy:
-        """Copy a shard's tensors, float32 or uint8, over the copy of the same kind before."""
+        """Copy a shard's tensors, of `DTYPES`, over the copy of the same kind before."""
         data, views = self._regions.get(meta.kind, (torch.empty(0), {}))
         if {name: view.shape for name, view in views.items()} != {name: t.shape for name, t in tensors.items()}:
             data, views = self._regions[meta.kind] = _region(tensors, self._pinned)
