@@ -3,7 +3,7 @@ acknowledgement: by the store (`sync.transport: shared_fs`), directly (`grpc`), 
 
 Everything is real (processes, gRPC, checkpoint manager, the replicas' service, the controller's functions) but the
 engines, which read the file and serve nothing: see `sync_sides`. One machine plays all nodes, so that the replicas
-share its cores and its memory's bandwidth, and the floor is the copy of all bytes by as many threads as there are cores.
+share its cores and its memory's bandwidth; the floor is the copy of all bytes by as many threads as there are cores.
 """
 
 from __future__ import annotations

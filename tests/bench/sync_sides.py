@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
 
 from tandem.config import Config
 from tandem.model.chat import ChatFormat
@@ -28,9 +27,9 @@ from tandem_learner.host_copy import HostMemory
 from tandem_learner.orders import Destinations
 from tandem_learner.sending import send
 from tandem_rollout.base_model import BaseModel
-from tandem_rollout.engine import LocalAdapter
 from tandem_rollout.main import build_replica
 from tandem_rollout.servicer import SERVICE, RolloutServicer
+from tests.file_engine import FileEngine
 
 ROOT = Path(__file__).parents[2]
 BASE = "b" * 64
@@ -64,24 +63,6 @@ def write_base(folder: Path) -> None:
     path.write_bytes(head)
     with open(path, "r+b") as file:
         file.truncate(len(head) + sum(2 * rows * columns for _, (rows, columns) in linears()))
-
-
-class FileEngine:
-    """Reads an adapter as an engine would, tensor by tensor, and serves nothing; see `tandem_rollout.engine.Engine`."""
-
-    healthy, has_sleep_mode, policy_version = True, False, 0
-
-    async def serve(self, adapter: LocalAdapter | None) -> float:
-        self.policy_version = adapter.version if adapter else 0
-        return await asyncio.to_thread(self._read, adapter) if adapter else 0.0
-
-    def _read(self, adapter: LocalAdapter) -> float:
-        with safe_open(adapter.folder / "adapter_model.safetensors", framework="pt") as file:
-            return sum(float(file.get_tensor(name).clone().flatten()[0]) for name in file.keys())  # noqa: SIM118
-
-    async def wake(self) -> None: ...
-
-    async def close(self) -> None: ...
 
 
 async def replica(base_folder: str, folder: str) -> None:

@@ -73,13 +73,14 @@ class Fleet:
     async def load_pushed(
         self, adapter: AdapterRef, pushed: Pushed, missed: Mapping[str, str]
     ) -> list[AdapterLoaded | TandemError]:
-        """Have every replica serve the adapter that the ranks have sent to it: what each acknowledged, or why it did
-        not. `missed` says by address who did not get it."""
+        """Wake every replica and have it serve the adapter that the ranks have sent to it: what each acknowledged, or
+        why it did not. `missed` says by address who did not get it."""
 
         async def ask(replica: RolloutClient) -> AdapterLoaded | TandemError:
             if why := missed.get(replica.peer.address):
                 return TandemError(why)
             try:
+                await replica.wake()
                 return await replica.load_adapter(adapter, pushed)
             except TandemError as problem:
                 return problem
@@ -98,6 +99,7 @@ class Fleet:
                 return answer
             log.warning("%s did not get %s directly: %s; it loads it from the store", replica.peer.name, name, answer)
             try:
+                await replica.wake()
                 return await replica.load_adapter(published)
             except TandemError as problem:
                 raise type(problem)(

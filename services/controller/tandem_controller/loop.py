@@ -217,7 +217,6 @@ async def push(services: Services, version: int) -> None:
     addresses = [replica.peer.address for replica in fleet.replicas]
     exported = await services.learner.push(version, kind, services.checkpoint_address, addresses)
     reach(f"controller/{kind}/exported")
-    await fleet.wake()
     ref = AdapterRef(version, "", "", f"{kind} v{version}", services.base_model, 0)
     pushed = Pushed(len(exported.shards), services.adapter_config_json)
     loading = asyncio.ensure_future(fleet.load_pushed(ref, pushed, exported.missed))

@@ -68,6 +68,9 @@ class Replica(rollout_pb2_grpc.RolloutServiceServicer):
         served.probe_logprob = self.probe
         return served
 
+    async def Wake(self, request, context):
+        return rollout_pb2.WakeResponse()
+
     async def GetStatus(self, request, context):
         return rollout_pb2.GetStatusResponse(healthy=True, base_model="base-a")
 
