@@ -20,6 +20,7 @@ from tandem_rollout.engine import LocalAdapter
 from tandem_rollout.inbox import Inbox
 
 HEADER_BYTES = 64 * 2**20  # of all ranks' shards together, at most; an 8B model's from 64 ranks are 10 MB
+NAME = "tandem-v"  # how the names of adapters' folders begin
 CONFIG, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 
 
@@ -89,7 +90,7 @@ def _stage(fill: Callable[[Path], AdapterRef], rules: AdapterRules, folder: Path
         ref = fill(new)
         _check_config(ref, new / CONFIG, rules)
         largest_b = _check_tensors(ref, new / TENSORS, rules)
-        name = f"tandem-v{ref.version:08d}-{ref.sha256[:12]}"
+        name = f"{NAME}{ref.version:08d}-{ref.sha256[:12]}"
         # of equal name is equal content, and the engine may be reading it
         if not (folder / name).exists():
             new.rename(folder / name)

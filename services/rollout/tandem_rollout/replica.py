@@ -20,7 +20,7 @@ from tandem.types import (
     TrajectoryGroup,
     Unavailable,
 )
-from tandem_rollout.adapters import AdapterRules, join_adapter, stage_adapter
+from tandem_rollout.adapters import NAME, AdapterRules, join_adapter, stage_adapter
 from tandem_rollout.core import Player
 from tandem_rollout.engine import Engine, LocalAdapter
 from tandem_rollout.inbox import Inbox, Incoming
@@ -100,9 +100,10 @@ class Replica:
                 if new is not None:
                     shutil.rmtree(new.folder, ignore_errors=True)
                 raise
-            old, self._adapter = self._adapter, new
-            if old is not None:  # no longer in the engine: its files may go
-                shutil.rmtree(old.folder, ignore_errors=True)
+            self._adapter = new
+            for path in self._folder.path.glob(f"{NAME}*"):  # no longer in the engine, or of a load that was cut off
+                if new is None or path != new.folder:
+                    shutil.rmtree(path, ignore_errors=True)
             self.inbox.clear()
             self._loaded = AdapterLoaded(ref.version, sha256, logprob, time.perf_counter() - started)
             log.info("serving version %d, probe %.4f, %.2f s", ref.version, logprob, self._loaded.seconds)
