@@ -151,6 +151,12 @@ class CheckpointConfig(Section):
             raise ValueError(f"shards: shared_fs needs a folder, but url is {self.url}; set shards to grpc")
         return self
 
+    @model_validator(mode="after")
+    def _mirror_is_elsewhere(self) -> CheckpointConfig:
+        if self.also_to and self.also_to.rstrip("/") == self.url.rstrip("/"):
+            raise ValueError(f"also_to is url, {self.url}; a mirror is another place")
+        return self
+
 
 class SyncConfig(Section):
     """How a new adapter gets to the rollout replicas."""

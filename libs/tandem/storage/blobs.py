@@ -8,6 +8,7 @@ store over has moved that folder away. On S3 the puts are conditional: nothing t
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -123,7 +124,7 @@ class BlobStore:
         with explained(f"writing {self.url_of(path)}", writing=True), self._staged(path, data) as temporary:
             self.fence()
             try:
-                os.link(temporary, self.full(path))
+                make_alone(temporary, self.full(path), data)
             except FileExistsError:
                 return False
             sync_folder(os.path.dirname(self.full(path)))
@@ -270,6 +271,19 @@ def _write_synced(file: BinaryIO, pieces: Iterable[bytes]) -> FileEntry:
     file.flush()
     os.fsync(fd)
     return entry
+
+
+def make_alone(source: str, target: str, data: bytes) -> None:
+    """Give a written file the name `target`, whole from the first moment on. Raises FileExistsError: it is taken."""
+    try:
+        os.link(source, target)
+    except OSError as problem:
+        if problem.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        with open(target, "xb") as file:  # no links on this file system: one alone still makes it, though not at once
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
 
 
 def sync_folder(path: str) -> None:

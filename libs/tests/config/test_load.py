@@ -69,3 +69,9 @@ def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
     (tmp_path / "empty.yaml").write_text("")
     with pytest.raises(UserError, match="key 'model' is missing"):
         load_recipe(tmp_path / "empty.yaml")
+
+
+def test_a_mirror_is_another_place_than_the_store(recipe: Path) -> None:
+    with pytest.raises(UserError, match="also_to is url, s3://b/run; a mirror is another place"):
+        load_recipe(recipe, ["checkpoint.url=s3://b/run", "checkpoint.also_to=s3://b/run/"])
+    assert load_recipe(recipe, ["checkpoint.url=/run", "checkpoint.also_to=s3://b/run"]).checkpoint.keep_best == 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import subprocess
 import sys
@@ -157,6 +158,20 @@ def test_a_process_elsewhere_is_never_taken_for_dead(monkeypatch: pytest.MonkeyP
     assert dataclasses.replace(Process.current(), began="1").dead  # its number was given to another since
     assert not dataclasses.replace(gone, machine="another").dead
     assert not dataclasses.replace(gone, began="").dead
+
+
+def test_a_file_system_without_links_lets_one_alone_write_as_well(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(source: str, target: str) -> None:
+        raise PermissionError(errno.EPERM, "Operation not permitted", target)
+
+    monkeypatch.setattr(os, "link", refuses)
+    url = str(tmp_path / "store")
+    lease = acquire(url, SHORT_S)
+    assert not BlobStore(url).create(f"{FOLDER}/00000001.json", b"")
+    with pytest.raises(UserError, match="writes it"):
+        acquire(url, SHORT_S)
+    lease.release()
+    acquire(url, 1e6).release()
 
 
 @pytest.mark.parametrize("shift_s", [-1e9, 1e9])
