@@ -97,8 +97,8 @@ def test_diff_names_what_changed_and_by_how_much(store: str) -> None:
     assert change["name"] == f"{MODULE}.lora_B.weight" and found["equal"] == 3
     assert change["difference"] == pytest.approx(np.sqrt(30), rel=1e-5)  # 6 x 5 elements, each by 1
     assert found["settings"] == {"lora_alpha": [10, 20]}
-    assert "1 tensors differ, 3 are equal" in run("diff", store, "3", "4")
-    assert "0 tensors differ, 4 are equal" in run("diff", store, "2", f"{store}/adapters/v00000002")
+    assert "tensors that differ: 1, equal: 3" in run("diff", store, "3", "4")
+    assert "tensors that differ: 0, equal: 4" in run("diff", store, "2", f"{store}/adapters/v00000002")
 
 
 def test_verify_names_the_damaged_file(tmp_path: Path, make_tensors, make_shards) -> None:

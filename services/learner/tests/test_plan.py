@@ -137,6 +137,13 @@ def test_a_windowed_and_a_whole_transcript(tiny_model: Path) -> None:
     assert whole.tokens > 2 * one.tokens and whole.completion_tokens == 10 * one.completion_tokens
 
 
+def test_imitation_has_no_engines(tiny_model: Path) -> None:
+    plan = foresee(config(tiny_model, learner={"trainable": "full"}, sft={"batch": 16}), None, 60)
+    assert [budget.what for _, budget in plan.budgets] == ["head", "learner rank"]
+    assert plan.moved.read == 0 and plan.work.episodes == 16 and plan.shapes.layers == plan.shapes.whole == 0
+    assert plan.shapes.trained_parameters == plan.shapes.parameters
+
+
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

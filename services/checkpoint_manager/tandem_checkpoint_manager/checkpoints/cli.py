@@ -144,7 +144,7 @@ def diff(
     ]
     if cells:
         _table(("tensor", "|difference|", "of before", ""), cells)
-    typer.echo(f"{len(found.changes)} tensors differ, {found.equal} are equal")
+    typer.echo(f"tensors that differ: {len(found.changes)}, equal: {found.equal}")
 
 
 @app.command()
@@ -239,7 +239,7 @@ def _verified(store: VersionStore, kind: PublishKind, version: int) -> tuple[str
         store.verify(found)
     except DataCorrupt as problem:
         return f"DAMAGED {name}: {problem}", False
-    return f"ok {name}: {len(found.manifest.files)} files, {found.ref.size:,} bytes", True
+    return f"ok {name}: {', '.join(found.manifest.files)}; {found.ref.size:,} bytes", True
 
 
 def _row(store: VersionStore, kind: PublishKind, version: int) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from tandem.types import PublishKind
 from tandem_learner.optimizer import MOMENTS
 from tandem_learner.plan.hardware import GIB, MB
 from tandem_learner.plan.shapes import DTYPES, Shapes
-from tandem_learner.plan.workload import Workload
+from tandem_learner.plan.workload import Workload, imitates
 from tandem_learner.random_state import RANDOM
 from tandem_learner.shards import COUNTERS
 
@@ -203,8 +203,8 @@ class Sync:
 
 def sync(config: Config, saved: Saves, interval_s: float) -> Sync:
     """Of one version: shards are spooled and joined in the file system; without a direct path all replicas read it."""
-    direct = config.sync.transport == "grpc"
-    written, read = 2 * saved.weights, 0 if direct else config.rollout.replicas * saved.weights
+    unread = config.sync.transport == "grpc" or imitates(config)
+    written, read = 2 * saved.weights, 0 if unread else config.rollout.replicas * saved.weights
     states = 2 * saved.state / config.checkpoint.state_every
     return Sync(written, read, (written + read + states) / interval_s / MB)
 

@@ -18,7 +18,7 @@ from tandem_learner.plan.budgets import Budget, Saves, Sync
 from tandem_learner.plan.fits import Verdict
 from tandem_learner.plan.hardware import GIB, WORKERS
 from tandem_learner.plan.shapes import Shapes, build, describe, step_bytes
-from tandem_learner.plan.workload import Workload, workload
+from tandem_learner.plan.workload import Workload, imitates, workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ def foresee(config: Config, bandwidth_mb_s: float | None, interval_s: float) -> 
     rank = budgets.learner(config, shapes, work, step)
     system, holds = fits.smallest_file_system(config, shapes, saved, moved)
     verdicts = [fits.smallest_head(head), holds]
-    ranks, replicas = config.learner.world_size, config.rollout.replicas
+    ranks, replicas = config.learner.world_size, 0 if imitates(config) else config.rollout.replicas
     made: list[tuple[int, Budget]] = [(1, head), (ranks, rank[0])]
     if config.cluster.gpus:
         verdicts += fits.workers(config, shapes, work, rank)
@@ -90,7 +90,8 @@ def foresee(config: Config, bandwidth_mb_s: float | None, interval_s: float) -> 
         made.append((replicas, replica.device))
         verdicts.append(fits.this_machine(made))
     through = bandwidth_mb_s or system.bandwidth
-    return Plan(config, shapes, work, saved, moved, through, replica.cache_tokens, tuple(made), tuple(verdicts))
+    budgeted = tuple(item for item in made if item[0])
+    return Plan(config, shapes, work, saved, moved, through, replica.cache_tokens, budgeted, tuple(verdicts))
 
 
 def as_dict(made: Plan) -> dict[str, Any]:
@@ -122,7 +123,6 @@ def as_dict(made: Plan) -> dict[str, Any]:
 def show(made: Plan, console: Console) -> None:
     """For people: columns, and a line on each machine."""
     shapes, saved, moved, work = made.shapes, made.saved, made.moved, made.work
-    replicas = made.config.rollout.replicas
     facts = [
         ("model", f"{shapes.parameters:,} parameters, {size(shapes.weights)}"),
         ("trained", f"{shapes.trained_parameters:,} parameters"),
@@ -132,7 +132,7 @@ def show(made: Plan, console: Console) -> None:
         ("longest transcript", f"{work.tokens:,} tokens, {work.images} images of {work.image_tokens}"),
         ("KV cache", f"{size(budgets.kv_token(made.config, shapes))} a token"),
         ("sync of a version", f"{moved.seconds(made.bandwidth_mb_s):.2f} s at {made.bandwidth_mb_s:,.0f} MB/s"),
-        ("", f"{size(moved.written)} written, {size(moved.read)} read by {replicas} replicas"),
+        ("", f"{size(moved.written)} written, {size(moved.read)} read by replicas"),
         ("bandwidth needed", f"{moved.needed_mb_s:.1f} MB/s on average, states included"),
     ]
     _table(console, "What it makes and moves", facts)

@@ -36,7 +36,7 @@ class FileSystem:
     @property
     def bandwidth(self) -> float:
         """MB/s in all."""
-        return self.tier * self.size / TIB
+        return round(self.tier * self.size / TIB, 1)
 
 
 _SIZES = (

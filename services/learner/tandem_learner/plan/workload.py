@@ -39,15 +39,21 @@ class Workload:
         return self.tokens * (turns if self.rows > 1 else (turns + 1) // 2)
 
 
+def imitates(config: Config) -> bool:
+    """True for a recipe of `tandem sft`, which has no engines."""
+    return config.learner.algo.supervised or config.learner.trainable == "full"
+
+
 def workload(config: Config, token_side: int) -> Workload:
     """Of a recipe; `token_side` is a merged token's side in px."""
     env, rollout = config.env, config.rollout
     image_tokens, note = _image_tokens(config, token_side)
+    if image_tokens >= rollout.engine.max_model_len:
+        note = f"an image of {image_tokens} tokens does not fit rollout.engine.max_model_len; raise it"
     turn = env.images_per_turn * image_tokens + rollout.max_tokens + TURN_TOKENS
     seen = env.window or env.max_turns
     tokens = min(rollout.engine.max_model_len, SYSTEM_TOKENS + seen * turn)
     windowed = 0 < env.window < env.max_turns  # a window that slides starts a new training sequence each turn
-    supervised = config.learner.algo.supervised
     return Workload(
         tokens=tokens,
         image_tokens=image_tokens,
@@ -55,7 +61,7 @@ def workload(config: Config, token_side: int) -> Workload:
         rows=env.max_turns if windowed else 1,
         rows_at_once=max(1, config.learner.microbatch_tokens // tokens),
         completion_tokens=rollout.max_tokens * (1 if windowed else env.max_turns),
-        episodes=config.sft.batch if supervised else rollout.groups_per_step * rollout.group_size,
+        episodes=config.sft.batch if imitates(config) else rollout.groups_per_step * rollout.group_size,
         note=note,
     )
 
