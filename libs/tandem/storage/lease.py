@@ -128,19 +128,16 @@ class Lease:
 
 
 def acquire(url: str, lifetime_s: float = LIFETIME_S) -> Lease:
-    """Become the store's writer. Takes up to the holder's lifetime where it may be dead, on another machine.
+    """Become the store's writer. Takes up to the lifetime of one that holds it and is not known to have ended.
 
     Raises:
         UserError: another process holds the store, or it cannot be written.
     """
     blobs = BlobStore(url, staging=FOLDER)
     blobs.check_writable()
-    newest = _newest(blobs)
-    if newest and (holder := _holder_of(blobs, newest)):
-        raise UserError(f"store {blobs.url}: {holder} writes it; stop that manager, or choose another checkpoint.url")
+    number = _free(blobs) + 1
     now = datetime.now(UTC).isoformat(timespec="seconds")
     mine = Holder(uuid4().hex, socket.gethostname(), Process.current(), now, lifetime_s)
-    number = newest + 1
     if not blobs.create(_path(number), mine.encode()):
         other = _read(blobs, number)
         if other is None or other.id != mine.id:  # else our own put was tried again after its answer was lost
@@ -155,22 +152,38 @@ def acquire(url: str, lifetime_s: float = LIFETIME_S) -> Lease:
     return Lease(blobs, number, mine)
 
 
-def _holder_of(blobs: BlobStore, number: int) -> Holder | None:
-    """Who holds the store as far as can be seen, or None where it is free."""
+def _free(blobs: BlobStore) -> int:
+    """The number of the newest lease once it is free; 0 where there was none.
+
+    A holder that lives has one lifetime to end: the manager of a run that was killed follows it after a moment.
+
+    Raises:
+        UserError: it is held.
+    """
+    number = _newest(blobs)
     seen = _read(blobs, number)
-    if seen and (seen.released or seen.process.dead):
-        return None
-    log.warning("store %s: %s holds it; watching for a sign of life", blobs.url, seen or "a process unknown")
+    if not number or _has_ended(seen):
+        return number
+    log.warning("store %s: %s holds it; watching whether it ends", blobs.url, seen or "a process unknown")
     lifetime_s = seen.lifetime_s if seen else LIFETIME_S
 
-    def changed() -> bool | None:
-        now = _newest(blobs), _read(blobs, number)
-        return True if now != (number, seen) or (seen and seen.process.dead) else None
+    def ended() -> int | None:
+        newest = _newest(blobs)
+        return newest if _has_ended(_read(blobs, newest)) else None
 
-    if not poll(changed, every_s=lifetime_s / BEATS / 2, for_s=lifetime_s):
-        return None
-    now = _read(blobs, _newest(blobs))
-    return None if now and (now.released or now.process.dead) else now or seen
+    if (found := poll(ended, every_s=min(0.5, lifetime_s / BEATS), for_s=lifetime_s)) is not None:
+        return found
+    newest = _newest(blobs)
+    now = _read(blobs, newest)
+    if (newest, now) == (number, seen):
+        return number  # no sign of life
+    raise UserError(
+        f"store {blobs.url}: {now or 'another process'} writes it; stop that manager, or choose another checkpoint.url"
+    )
+
+
+def _has_ended(holder: Holder | None) -> bool:
+    return holder is not None and (holder.released or holder.process.dead)
 
 
 def _newest(blobs: BlobStore) -> int:

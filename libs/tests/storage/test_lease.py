@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from threading import Timer
 from uuid import uuid4
 
 import pytest
@@ -150,6 +151,19 @@ def test_a_dead_process_of_this_machine_is_replaced_at_once(tmp_path) -> None:
     code = "import os, signal, sys; from tandem.storage import acquire; acquire(sys.argv[1], 1e6);"
     subprocess.run([sys.executable, "-c", code + "os.kill(os.getpid(), signal.SIGKILL)", url], check=False)
     acquire(url).release()  # with a lifetime of 11 days, waiting would end the test
+
+
+def test_a_holder_that_ends_while_it_is_watched_is_replaced_at_once(tmp_path) -> None:
+    """What a killed run leaves behind ends a moment later: to go on with that run at once is no mistake."""
+    url = str(tmp_path / "store")
+    code = "import sys; from tandem.storage import acquire; acquire(sys.argv[1], 1e6); print('got', flush=True);"
+    command = [sys.executable, "-c", code + "sys.stdin.readline()", url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
+        assert holder.stdin and holder.stdout and holder.stdout.readline()
+        killer = Timer(0.5, holder.kill)
+        killer.start()
+        acquire(url).release()  # the holder's lifetime is 11 days
+        killer.join()
 
 
 def test_a_process_elsewhere_is_never_taken_for_dead(monkeypatch: pytest.MonkeyPatch) -> None:
