@@ -20,6 +20,7 @@ CREDENTIALS = {
 ENDPOINT = "AWS_ENDPOINT_URL"
 # What the proxy does with a request: one of these, or an HTTP status (500, 503) to answer with; None: pass it on.
 DROP, CUT, LOSE = "drop", "cut", "lose"  # close before the body is read, in the middle of it, or keep the answer back
+CUT_ANSWER = "cut answer"  # close in the middle of the answer's body
 Fault = Callable[[str, str], str | int | None]  # of method and path with query
 
 
@@ -109,10 +110,12 @@ def _handler(proxy: FaultyProxy, target: str) -> type[BaseHTTPRequestHandler]:
             answer = server.getresponse()
             data = answer.read()
             server.close()
-            if fault != LOSE:
+            if fault == CUT_ANSWER:
+                self._answer(answer.status, dict(answer.getheaders()), data, keep_back=len(data) // 2)
+            elif fault != LOSE:
                 self._answer(answer.status, dict(answer.getheaders()), data)
 
-        def _answer(self, status: int, headers: dict[str, str], data: bytes) -> None:
+        def _answer(self, status: int, headers: dict[str, str], data: bytes, keep_back: int = 0) -> None:
             self.send_response_only(status)
             for name, value in headers.items():
                 if name.lower() not in ("connection", "transfer-encoding", "content-length"):
@@ -122,7 +125,7 @@ def _handler(proxy: FaultyProxy, target: str) -> type[BaseHTTPRequestHandler]:
             self.send_header("Connection", "close")
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(data)
+                self.wfile.write(data[: len(data) - keep_back])
 
     return Handler
 

@@ -17,11 +17,14 @@ class Background:
     """
 
     def __init__(self, name: str, work: Callable[[], float | None]) -> None:
-        """Start at once."""
+        """Nothing runs before `start`: what `work` uses, this object among it, is whole by then."""
         self._work = work
         self._wake = Event()
         self._stopping = Event()
         self._thread = Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Call `work` for the first time, and from then on."""
         self._thread.start()
 
     @property
@@ -45,10 +48,11 @@ class Background:
         self._thread.join()
 
     def _run(self) -> None:
-        while not self.stopping:
-            self._wake.clear()
-            seconds = self._work()
-            self._wake.wait(seconds)
+        while True:
+            self._wake.clear()  # before the look at `stopping`: a stop after that look wakes the wait below
+            if self.stopping:
+                return
+            self._wake.wait(self._work())
 
 
 def poll(ask: Callable[[], T | None], *, every_s: float, for_s: float) -> T | None:

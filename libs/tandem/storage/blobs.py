@@ -78,6 +78,11 @@ class BlobStore:
         with explained(f"reading {self.url_of(path)}"):
             return cast(BinaryIO, self.fs.open(self.full(path), "rb", block_size=UPLOAD_BLOCK_BYTES))
 
+    def pieces(self, path: str) -> Iterator[bytes]:
+        """A file's bytes in pieces of `CHUNK_BYTES`. Raises NotFound."""
+        with explained(f"reading {self.url_of(path)}"), self.open_read(path) as file:
+            yield from read_pieces(file)
+
     def folders(self, path: str) -> tuple[str, ...]:
         """Names of the folders under `path`, sorted; none where it is missing."""
         return self._names(path, "directory")
@@ -222,8 +227,7 @@ class BlobStore:
 
     def _holds(self, path: str, entry: FileEntry) -> bool:
         try:
-            with self.open_read(path) as file:
-                return measure(read_pieces(file)) == entry
+            return measure(self.pieces(path)) == entry
         except NotFound:
             return False
 

@@ -89,6 +89,7 @@ class Lease:
         self._holder = holder
         self._told = ""
         self._beating = Background("lease", self._beat)
+        self._beating.start()
 
     def check(self) -> None:
         """The fence. Raises UserError where the store has another holder: nothing may be written there any more."""

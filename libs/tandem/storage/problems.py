@@ -41,9 +41,11 @@ def explained(what: str, *, writing: bool = False, setting: str = "checkpoint.ur
     except OSError as problem:
         remedy = _REMEDY.get(problem.errno or 0, "check {setting}").format(setting=setting)
         raise UserError(f"{what}: {_line(problem)}; {remedy}") from problem
-    except _botocore("ConnectionError", "HTTPClientError") as problem:
+    except _errors("aiohttp.client_exceptions", "ClientError") as problem:
         raise Unavailable(f"{what}: {_line(problem)}") from problem
-    except _botocore("BotoCoreError", "ClientError") as problem:
+    except _errors("botocore.exceptions", "ConnectionError", "HTTPClientError") as problem:
+        raise Unavailable(f"{what}: {_line(problem)}") from problem
+    except _errors("botocore.exceptions", "BotoCoreError", "ClientError") as problem:
         raise UserError(f"{what}: {_line(problem)}; check {setting} and its credentials") from problem
 
 
@@ -52,7 +54,7 @@ def _line(problem: BaseException) -> str:
     return " ".join(reason.split())
 
 
-def _botocore(*names: str) -> tuple[type[Exception], ...]:
-    # s3fs lets some of botocore's exceptions through, which are no OSErrors; without S3 it is not imported.
-    module = sys.modules.get("botocore.exceptions")
+def _errors(module_name: str, *names: str) -> tuple[type[Exception], ...]:
+    # s3fs lets some exceptions of its own libraries through, which are no OSErrors; without S3 none is imported.
+    module = sys.modules.get(module_name)
     return tuple(getattr(module, name) for name in names) if module else ()

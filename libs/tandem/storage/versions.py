@@ -15,7 +15,7 @@ from typing import Any
 from tandem.obs import get_logger
 from tandem.runtime import reach
 from tandem.storage.blobs import BlobStore, Fence
-from tandem.storage.hashing import measure, read_pieces
+from tandem.storage.hashing import measure
 from tandem.storage.manifest import (
     FOLDER,
     MANIFEST,
@@ -140,8 +140,7 @@ class VersionStore:
         for name, entry in published.manifest.files.items():
             path = f"{version_path(published.manifest.kind, published.manifest.version)}/{name}"
             try:
-                with self.blobs.open_read(path) as file:
-                    check_entry(measure(read_pieces(file)), entry, self.blobs.url_of(path))
+                check_entry(measure(self.blobs.pieces(path)), entry, self.blobs.url_of(path))
             except NotFound as problem:
                 raise DataCorrupt(f"{self.blobs.url_of(path)}: missing") from problem
 
@@ -175,10 +174,10 @@ class VersionStore:
             return False
 
     def _rewind(self, version: int) -> None:
-        state = self.latest(PublishKind.STATE)
-        if state and state.manifest.version > version:
+        newest = self._newest_state()
+        if newest > version:
             raise UserError(
-                f"store {self.blobs.url} holds training state v{state.manifest.version}, "
+                f"store {self.blobs.url} holds training state v{newest}, "
                 f"newer than v{version}; resume that run, or choose another checkpoint.url"
             )
         for kind in PublishKind:
@@ -191,6 +190,16 @@ class VersionStore:
                 self.blobs.remove_file(f"{FOLDER[kind]}/{POINTER}")
             for item in newer:
                 self.remove(kind, item)
+
+    def _newest_state(self) -> int:
+        """By the pointer; where that is damaged by what is there, for a person may have removed what it names."""
+        try:
+            state = self.latest(PublishKind.STATE)
+        except DataCorrupt as problem:
+            log.error("%s; looking at what is there instead", problem)
+            states = self.versions(PublishKind.STATE)
+            return max((item for item in states if not self._bare(PublishKind.STATE, item)), default=-1)
+        return state.manifest.version if state else -1
 
     def _recover_pointer(self, kind: PublishKind) -> None:
         try:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 
 import pytest
-from tests.s3 import CUT, DROP, ENDPOINT, LOSE, FaultyProxy, faulty_proxy, make_bucket
+from tests.s3 import CUT, CUT_ANSWER, DROP, ENDPOINT, LOSE, FaultyProxy, faulty_proxy, make_bucket
 
 from tandem.storage import BlobStore, FileEntry, VersionStore, latest, measure, read_adapter
 from tandem.types import DataCorrupt, NotFound, PublishKind, StaleRequest, Unavailable
@@ -156,3 +156,17 @@ def test_what_is_removed_is_no_longer_listed(blobs, tmp_path) -> None:
     assert reader.versions(ADAPTER) == (2,) and reader.find(ADAPTER, 1) is None
     assert (read_adapter(ref, tmp_path) / "adapter_model.safetensors").read_bytes() == b"".join(PIECES)
     assert isinstance(store.published(ADAPTER)[0].manifest.files["adapter_config.json"], FileEntry)
+
+
+@pytest.mark.parametrize("fault", [DROP, CUT_ANSWER])
+def test_a_read_that_never_succeeds_is_told_in_one_line(proxy, blobs, monkeypatch, fault) -> None:
+    monkeypatch.setattr("s3fs.core.S3FileSystem.retries", 1)
+    monkeypatch.setattr("tandem.storage.objects.S3_RETRIES", {"mode": "standard", "max_attempts": 1})
+    store = VersionStore(blobs.url)
+    files = {"adapter_model.safetensors": [b"abc" * 1000], "adapter_config.json": [b"{}"]}
+    store.commit(ADAPTER, 1, "b" * 64, files, {})
+    found = store.find(ADAPTER, 1)
+    assert found
+    proxy.fault = lambda method, path: fault if method == "GET" and "adapter_model" in path else None
+    with pytest.raises(Unavailable, match=r"reading .*adapters/v00000001/adapter_model.safetensors: "):
+        store.verify(found)

@@ -237,6 +237,18 @@ def test_rewind_drops_a_state_that_never_became_the_latest(url: str) -> None:
     assert latest(url, STATE).ref == old and store.versions(STATE) == (10,)
 
 
+def test_rewind_where_a_person_has_removed_the_newest_state(url: str) -> None:
+    store = VersionStore(url)
+    old = publish(store, 10, STATE)
+    publish(store, 20, STATE)
+    store.blobs.remove_folder("states/v00000020")  # damaged, say; the pointer still names it
+    store.recover(rewind_to=10)
+    assert latest(url, STATE).ref == old
+    tamper(store, "states/latest.json", lambda data: b"{")
+    with pytest.raises(UserError, match="holds training state v10, newer than v0"):
+        store.recover(rewind_to=0)
+
+
 def test_the_cache_keeps_the_newest_few(tmp_path: Path) -> None:
     store = VersionStore(f"memory://{uuid4().hex}")
     for version in range(1, 8):

@@ -25,7 +25,6 @@ from tandem.storage import (
     add_scores,
     check_entry,
     pin,
-    read_pieces,
     survey,
     to_remove,
     version_path,
@@ -34,6 +33,7 @@ from tandem.types import DataCorrupt, MirrorStatus, NotFound, PublishKind, Tande
 
 log = get_logger(__name__)
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
+MOST_DOUBLINGS = 10
 DRAIN_S = 10.0  # what a stop grants for what is yet to be copied
 
 
@@ -66,6 +66,7 @@ class Mirror:
         self._failures = 0
         self._problem = ""
         self._thread = Background("mirror", self._work)
+        self._thread.start()
 
     def wake(self) -> None:
         """Something was published."""
@@ -111,7 +112,7 @@ class Mirror:
         return None
 
     def _failed(self, problem: TandemError) -> float:
-        seconds = min(LAST_RETRY_S, FIRST_RETRY_S * 2**self._failures)
+        seconds = min(LAST_RETRY_S, FIRST_RETRY_S * 2.0 ** min(self._failures, MOST_DOUBLINGS))
         self._failures += 1
         with self._lock:
             known, self._problem = self._problem, str(problem)
@@ -203,13 +204,12 @@ class Mirror:
         """A file of the source, which must be the one that its manifest names."""
         path = f"{version_path(wanted.manifest.kind, wanted.manifest.version)}/{name}"
         digest, size = hashlib.sha256(), 0
-        with self._source.blobs.open_read(path) as file:
-            for piece in read_pieces(file):
-                if self._thread.stopping:
-                    raise Unavailable(f"stopped while {path} was copied")
-                digest.update(piece)
-                size += len(piece)
-                yield piece
+        for piece in self._source.blobs.pieces(path):
+            if self._thread.stopping:
+                raise Unavailable(f"stopped while {path} was copied")
+            digest.update(piece)
+            size += len(piece)
+            yield piece
         check_entry(FileEntry(digest.hexdigest(), size), entry, self._source.blobs.url_of(path))
 
     def _mark(self, target: VersionStore) -> None:

@@ -204,6 +204,16 @@ def test_a_mirror_that_is_down_is_told_and_caught_up_with(
         assert f"mirror {url} is behind, trying again in 0 s" in caplog.text
 
 
+def test_a_mirror_that_is_down_for_days_is_still_tried(publish, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(mirror_module, "FIRST_RETRY_S", 0.0)
+    publish(1)
+    (tmp_path / "mirror").write_text("in the way")
+    with mirroring(publish.manager, str(tmp_path / "mirror")) as mirror:
+        assert poll(lambda: mirror._failures > 1100 or not mirror._thread.alive or None, every_s=0.05, for_s=60)
+        (tmp_path / "mirror").unlink()
+        assert settled(mirror, lambda status: not status.problem).durable == {ADAPTER: 1}
+
+
 async def test_the_service_mirrors_and_says_so(tmp_path, make_tensors, make_shards) -> None:
     checkpoint = {"url": str(tmp_path / "store"), "also_to": str(tmp_path / "mirror")}
     service = await start(Config.model_validate({"model": {"path": "m"}, "checkpoint": checkpoint}))
