@@ -19,7 +19,7 @@ from tests.e2e.runs import command
 PR_SET_CHILD_SUBREAPER = 36
 TENSORS = ("adapters/v*/*.safetensors", "models/v*/*.safetensors", "states/v*/*.safetensors")
 RAYS_OWN = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-OF_THE_PROCESS = ("time", "seconds", "images_cached")
+OF_THE_PROCESS = ("time", "seconds", "images_cached", "save/")
 GONE_S = 60
 
 
@@ -106,6 +106,6 @@ def tensors(folder: Path) -> dict[str, bytes]:
 
 
 def figures(folder: Path) -> list[dict]:
-    """The lines of metrics.jsonl, without what is the process's and not the run's: times, what its cache held."""
+    """The lines of metrics.jsonl, without what is the process's and not the run's: times, its cache, ends of saves."""
     lines = (folder / "e2e/metrics.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if not k.startswith(OF_THE_PROCESS)} for line in lines]

@@ -141,6 +141,11 @@ class CheckpointConfig(Section):
     also_to: str = Field(
         default="", description="fsspec URL of a second store that all that is published is copied to; empty: none."
     )
+    on_failure: Literal["stop", "go_on"] = Field(
+        default="stop",
+        description="Where a training state cannot be saved the run ends, or goes on without it until the next one; "
+        "what was saved before stays. The last state must be saved.",
+    )
     lease_s: Annotated[float, Field(gt=0)] = Field(
         default=15, description="A manager on another machine that shows no sign of life for so long is replaced."
     )

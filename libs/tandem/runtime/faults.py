@@ -46,6 +46,7 @@ CONTROLLER = (
     "controller/load/done",  # all engines serve it
     "controller/eval/done",
     "controller/log/done",  # its line is in metrics.jsonl
+    "controller/snapshot/done",  # a state is in the learner's host memory, to be sent beside what comes next
     "controller/state/exported",
     "controller/state/published",
     "controller/model/exported",  # of `tandem sft` with all parameters

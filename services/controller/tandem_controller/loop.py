@@ -13,8 +13,9 @@ import asyncio
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from tandem.config import Config
 from tandem.obs import get_logger
@@ -28,6 +29,7 @@ from tandem_controller.pipeline import Pipeline, Position
 from tandem_controller.progress import Progress
 from tandem_controller.rollouts import play_step
 from tandem_controller.run_dir import RunDir
+from tandem_controller.saver import Saver
 from tandem_controller.scores import tell_scores
 from tandem_controller.suites import FIXED, plan
 
@@ -126,7 +128,8 @@ async def _train(
     progress: Progress,
     stop: asyncio.Event,
 ) -> Position:
-    saved, every = position, config.eval.every if config.eval.fixed else 0
+    saver = Saver(services.learner, partial(publish, services), config.checkpoint, position.version)
+    every = config.eval.every if config.eval.fixed else 0
     fixed = next(iter(plan(config, [FIXED]).suites), None) if every else None
     try:
         while position.version < config.run.steps and not stop.is_set():
@@ -134,6 +137,7 @@ async def _train(
             row = await make_version(services, pipeline, position.version, watch)
             position = pipeline.position(row["version"])
             try:
+                await saver.make_way(position.version)
                 await distribute(services, position.version, watch)
                 if fixed and position.version % every == 0:
                     with watch.phase("eval"):
@@ -141,18 +145,19 @@ async def _train(
                     reach("controller/eval/done")
             finally:  # the learner has made this version, whatever became of it since
                 row |= {f"seconds/{name}": seconds for name, seconds in watch.seconds.items()}
-                run.log(row)
+                run.log(row | saver.figures())
             await tell_scores(services.checkpoints, row)
             progress.step(row)
+            saver.check()
             if position.version % config.checkpoint.state_every == 0:
+                await saver.settle()
                 await pipeline.begin_save(position.version)
-                await save(services, run, position)
-                await pipeline.saved()
-                saved = position
+                await saver.begin(position.version, partial(described, run, position), then=pipeline.saved)
+        await saver.settle()
     except TandemError:
-        await save_what_can_be(services, run, position, saved)
+        await save_what_can_be(services, run, position, saver)
         raise
-    if saved != position:
+    if saver.saved != position.version:
         await save(services, run, position)
     return position
 
@@ -183,16 +188,22 @@ async def distribute(services: Services, version: int, watch: Stopwatch) -> None
     reach("controller/load/done")
 
 
-async def save(services: Services, run: RunDir, position: Position) -> None:
-    """Publish the learner's training state, and beside it all else that --resume continues from."""
+def described(run: RunDir, position: Position) -> str:
+    """The metadata of a state: all else that --resume continues from."""
     where = {"next_seed": position.next_seed, "ahead": position.ahead}
-    metadata = json.dumps({**where, **run.metadata(position.version)})
-    await publish(services, PublishKind.STATE, position.version, metadata)
+    return json.dumps({**where, **run.metadata(position.version)})
 
 
-async def save_what_can_be(services: Services, run: RunDir, position: Position, saved: Position) -> None:
+async def save(services: Services, run: RunDir, position: Position) -> None:
+    """Publish the learner's training state, and wait for it: what --resume continues from."""
+    await publish(services, PublishKind.STATE, position.version, described(run, position))
+
+
+async def save_what_can_be(services: Services, run: RunDir, position: Position, saver: Saver) -> None:
     """After a service failed: save what was made since the last save, if the others still can."""
-    if saved == position:
+    with suppress(TandemError):  # it is told
+        await saver.settle()
+    if saver.saved == position.version:
         return
     try:
         await publish(services, services.weights, position.version)  # the failure may have come before it was

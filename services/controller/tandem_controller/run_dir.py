@@ -33,7 +33,7 @@ class RunDir:
         """One JSON object a line, one line a step."""
         return self.path / "metrics.jsonl"
 
-    def log(self, row: dict[str, object]) -> None:
+    def log(self, row: Mapping[str, object]) -> None:
         """Append a line to metrics.jsonl. Raises UserError where it cannot be written."""
         line = json.dumps({name: _finite(value) for name, value in row.items()}) + "\n"
         try:

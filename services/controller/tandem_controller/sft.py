@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -19,12 +20,13 @@ from tandem.config import Config
 from tandem.types import AdapterRef, PublishKind, TandemError, TrajectoryGroup
 from tandem_controller import preflight
 from tandem_controller.demonstrations import Demonstrations, open_demonstrations
-from tandem_controller.loop import Services, Stopwatch, publish, restore, save, save_what_can_be
+from tandem_controller.loop import Services, Stopwatch, described, publish, restore, save, save_what_can_be
 from tandem_controller.main import connected, found, stop_on_signal, timed
 from tandem_controller.past import Past
 from tandem_controller.pipeline import Position
 from tandem_controller.progress import Progress
 from tandem_controller.run_dir import RunDir, open_run_dir, resolved, write_json
+from tandem_controller.saver import Saver
 from tandem_controller.suites import default_names
 
 
@@ -80,7 +82,8 @@ async def tune(
     stop: asyncio.Event,
 ) -> Position:
     """Make policy versions until `run.steps` or `stop`; what the last one needs is saved in any case."""
-    saved, watch = position, Stopwatch()
+    saver = Saver(services.learner, partial(publish, services), config.checkpoint, position.version)
+    watch = Stopwatch()
     try:
         while position.version < config.run.steps and not stop.is_set():
             with watch.phase("data"):
@@ -90,18 +93,19 @@ async def tune(
             position = Position(result.policy_version, cursor)
             row = {"version": position.version, "time": time.time(), **result.metrics, **figures(groups)}
             row |= {f"seconds/{name}": value for name, value in watch.seconds.items()}
-            run.log(row)  # first: its state goes with it
+            run.log(row | saver.figures())  # first: its state goes with it
             progress.step(row)
             watch = Stopwatch()
-            if position.version % config.checkpoint.state_every == 0 or position.version == config.run.steps:
-                with watch.phase("save"):
-                    await keep(services, run, position)
-                saved = position
+            saver.check()
+            if position.version % config.checkpoint.state_every == 0:
+                await saver.begin(position.version, partial(described, run, position), services.weights)
+        await saver.settle()
     except TandemError:
-        await save_what_can_be(services, run, position, saved)
+        await save_what_can_be(services, run, position, saver)
         raise
-    if saved != position:
-        await keep(services, run, position)
+    if saver.saved != position.version:
+        await publish(services, services.weights, position.version)
+        await save(services, run, position)
     return position
 
 
@@ -117,12 +121,6 @@ async def taken(demonstrations: Demonstrations, cursor: int) -> tuple[list[Traje
     if problem is not None and not isinstance(problem, TandemError):
         raise TandemError(f"demonstrations: {type(problem).__name__}: {problem}") from problem
     return future.result()
-
-
-async def keep(services: Services, run: RunDir, position: Position) -> None:
-    """Publish weights and training state of a version: what others use, and what --resume continues from."""
-    await publish(services, services.weights, position.version)
-    await save(services, run, position)
 
 
 def figures(groups: list[TrajectoryGroup]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 The memory is laid out as the data of the shard's file: each tensor is copied to its place in it, and the file goes out
 from there without a second copy. It is used again for every snapshot of a kind, so that the pages of fresh memory are
-paid for once (measured: the first copy takes three times as long as the later ones), and pinned where it is copied
+paid for once (measured: the first copy takes five times as long as later ones, or more), and pinned where it is copied
 to from a GPU.
 """
 
