@@ -19,6 +19,10 @@ OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
     ("grpc.so_reuseport", 0),  # two servers on one port must fail, not share it
+    (
+        "grpc.http2.bdp_probe",
+        0,
+    ),  # no growing window: what nobody reads yet waits with its sender
 ]
 
 

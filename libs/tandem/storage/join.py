@@ -23,7 +23,7 @@ from tandem.storage.shards import Block, OpenShard, TensorSpec
 from tandem.storage.tensors import ITEM_BYTES, layout
 from tandem.types import DataCorrupt
 
-WINDOW_BYTES = 4 * 2**20
+WINDOW_BYTES = 2 * 2**20
 
 
 class Run(NamedTuple):

@@ -13,13 +13,14 @@ from tandem.rpc import codec
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as pb
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2_grpc
 from tandem.storage import Published
-from tandem.types import MirrorStatus, PublishKind, UserError
+from tandem.types import MirrorStatus, PublishKind, ShardRef, UserError
 from tandem_checkpoint_manager.core import CheckpointManager
 from tandem_checkpoint_manager.mirror import Mirror
 from tandem_checkpoint_manager.status import checkpoint_status
 
 SERVICE = pb.DESCRIPTOR.services_by_name["CheckpointService"].full_name
 Context = grpc.aio.ServicerContext
+AT_ONCE = 4  # shards received at once: each holds a few chunks in memory; the others' senders wait
 
 
 class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
@@ -28,6 +29,7 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
     def __init__(self, manager: CheckpointManager, mirror: Mirror | None = None) -> None:
         self.manager = manager
         self.mirror = mirror
+        self._receiving = asyncio.Semaphore(AT_ONCE)
         self._deleted: deque[str] = deque(maxlen=1024)  # request ids, so that a retried delete is no NOT_FOUND
 
     def register(self, server: grpc.aio.Server) -> None:
@@ -47,12 +49,16 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
             async for _ in parts:
                 raise UserError("PutShard: the header says that the bytes are spooled; none may follow")
             return pb.PutShardResponse(shard=codec.encode_shard(await asyncio.to_thread(self.manager.take, ref)))
+        async with self._receiving:
+            await self._receive(ref, parts)
+        return pb.PutShardResponse(shard=codec.encode_shard(ref))
+
+    async def _receive(self, ref: ShardRef, parts: AsyncIterator[pb.PutShardRequest]) -> None:
         with self.manager.receive(ref) as receiver:
             async for part in parts:
                 if part.WhichOneof("part") != "chunk":
                     raise UserError("PutShard: only chunks may follow the header")
                 await asyncio.to_thread(receiver.write, part.chunk)
-        return pb.PutShardResponse(shard=codec.encode_shard(ref))
 
     async def Publish(self, request: pb.PublishRequest, context: Context) -> pb.PublishResponse:
         """Idempotent by kind, version and content."""

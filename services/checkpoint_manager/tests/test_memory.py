@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from tandem.rpc.clients import CheckpointClient
+from tandem.storage import CHUNK_BYTES, Placement, ShardMeta
+from tandem.storage.tensors import layout
+from tandem.types import PublishKind, ShardRef
+
+STATE = PublishKind.STATE
 
 GROWTH = """
 import hashlib, json, os, sys
@@ -63,3 +74,50 @@ def test_the_service_imports_neither_torch_nor_anything_as_heavy() -> None:
     loaded = set(run(code).split())
     assert "tandem_checkpoint_manager.core" in loaded
     assert not loaded & {"torch", "transformers", "vllm", "peft", "ray", "numpy", "pandas", "botocore"}
+
+
+def status(pid: int, what: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return int(next(line for line in lines if line.startswith(what)).split()[1]) * 1024
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[tuple[int, str]]:
+    """A manager in a process of its own: its id and address."""
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(f"model: {{path: m}}\ncheckpoint: {{url: {folder / 'store'}}}\n")
+    command = [sys.executable, "-m", "tandem_checkpoint_manager", str(recipe), "--port", "0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        yield process.pid, json.loads(process.stdout.readline())["address"]
+        process.terminate()
+
+
+async def test_memory_does_not_grow_with_the_ranks_that_send_at_once(tmp_path: Path) -> None:
+    ranks, columns = 64, 2**20  # a row of 4 MiB each: 256 MiB
+    row = [bytes([1]) * CHUNK_BYTES] * (4 * columns // CHUNK_BYTES)
+
+    def shard(rank: int, version: int) -> tuple[ShardRef, bytes]:
+        meta = ShardMeta(STATE, version, rank, ranks, "b", {"w": Placement((ranks, columns), (rank, 0))})
+        head, _ = layout({"w": ("F32", (1, columns))}, meta.to_metadata())
+        digest = hashlib.sha256(head)
+        for piece in row:
+            digest.update(piece)
+        return ShardRef(STATE, version, rank, ranks, digest.hexdigest(), len(head) + 4 * columns), head
+
+    async def send(rank: int, version: int) -> None:
+        ref, head = await asyncio.to_thread(shard, rank, version)
+        client = CheckpointClient(address)
+        await client.put_shard(ref, [head, *row])
+        await client.close()
+
+    with served(tmp_path) as (pid, address):
+        before = status(pid, "VmRSS")
+        await asyncio.gather(*(send(rank, 1) for rank in range(ranks)))
+        client = CheckpointClient(address)
+        await asyncio.gather(  # and the next while the first is published
+            client.publish(STATE, 1, world_size=ranks, base_model="b"), *(send(rank, 2) for rank in range(ranks))
+        )
+        await client.close()
+        grown = status(pid, "VmHWM") - before
+    assert grown < 64 * 2**20
