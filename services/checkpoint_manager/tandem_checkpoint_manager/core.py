@@ -96,7 +96,8 @@ class CheckpointManager:
         self.store.blobs.check_writable()
         self.store.recover(rewind_to)
         self.staging = Staging(spool_folder(url))
-        self._lock = Lock()
+        self._one_of_a_kind = {kind: Lock() for kind in PublishKind}  # a large state holds up no adapter
+        self._tidy = Lock()  # scores and removals
         self.last = 0, 0.0  # bytes and seconds of the last publication since the start
         self.problem = ""  # what keeps old versions from going
 
@@ -144,12 +145,13 @@ class CheckpointManager:
             DataCorrupt: the shards do not make one whole file.
         """
         request = _checked(kind, version, world_size, base_model, adapter_config_json, metadata_json)
-        with self._lock:
+        with self._one_of_a_kind[kind]:
             began = time.monotonic()
             ref = self._publish(request)
             self.last = ref.size, time.monotonic() - began
             self.staging.drop_up_to(kind, version)
-            self._prune()
+            with self._tidy:
+                self._prune()
         return ref
 
     def get(self, kind: PublishKind, version: int | None = None) -> Published:
@@ -171,7 +173,7 @@ class CheckpointManager:
             StaleRequest: it is the latest.
             NotFound: there is no such version.
         """
-        with self._lock:
+        with self._one_of_a_kind[kind], self._tidy:
             staged = self.staging.drop(kind, version)
             if version not in self.store.versions(kind):
                 if staged:
@@ -184,7 +186,7 @@ class CheckpointManager:
 
     def score(self, kind: PublishKind, version: int, scores: Mapping[str, float]) -> None:
         """Add figures to a published version. Raises NotFound where it is none, UserError for one not finite."""
-        with self._lock:
+        with self._tidy:
             add_scores(self.store, kind, version, scores)
 
     def _publish(self, request: Request) -> AdapterRef:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tandem.storage import VersionStore, add_scores, read_scores
-from tandem.types import NotFound, PublishKind
+from tandem.types import NotFound, PublishKind, Unavailable
 from tandem_controller.scores import tell_scores
 
 ADAPTER = PublishKind.ADAPTER
@@ -51,3 +51,17 @@ async def test_a_version_that_is_not_there_is_no_failure(tmp_path) -> None:
     with pytest.raises(NotFound):
         await store.score(ADAPTER, 0, {"x": 1.0})
     await tell_scores(store, {"version": 1, "rollout/solve_rate": 0.5, "rollout/staleness_max": 0})  # type: ignore[arg-type]
+
+
+async def test_no_run_ends_for_want_of_a_score(tmp_path, caplog) -> None:
+    class Busy(Store):
+        async def score(self, kind: PublishKind, version: int, scores) -> None:
+            if version == 4:
+                raise Unavailable("checkpoint manager: no answer within 30 s")
+            await super().score(kind, version, scores)
+
+    store = Busy(tmp_path)
+    row = {"version": 4, "eval_solve_rate": 1.0, "rollout/solve_rate": 0.5, "rollout/staleness_max": 0}
+    await tell_scores(store, row)  # type: ignore[arg-type]
+    assert store.told() == {3: {"rollout/solve_rate": 0.5}, 4: {}}
+    assert "adapter v4 goes without its scores: checkpoint manager: no answer within 30 s" in caplog.text
