@@ -5,13 +5,14 @@ collective's timeout, and learns at once when rank 0 is gone.
 
     order/N/I       pieces of order N         go/N/RANK       how many they are: written last, for each follower
     answer/N/RANK   a follower's answer
-    sent/T/RANK     what became of a follower's shard of the export with ticket T, which outlasts its order
+    sent/T/I        RANK and what became of its shard of the export with ticket T, which outlasts its order; the I-th
+                    to be told, counted in sent/T
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -56,29 +57,33 @@ class Channel:
         """Rank 0: end the wait for an answer."""
         self._set(f"answer/{number}/{self.rank}", RELEASED)
 
-    def await_reports(self, ticket: int, ranks: Sequence[int], timeout_s: float) -> list[bytes]:
-        """Rank 0: what became of the shards of some followers, in their order; an entry may be RELEASED.
+    def await_reports(self, ticket: int, ranks: Collection[int], timeout_s: float) -> Iterator[tuple[int, bytes]]:
+        """Rank 0: followers' ranks and what became of their shards, as they tell it.
 
-        Raises Unavailable where one does not come in time.
+        Raises Unavailable where one does not come in time, or where the wait was released.
         """
         store = dist.PrefixStore("orders", self._connect())  # of its own: orders go on meanwhile
         until = time.monotonic() + timeout_s
-        found = []
-        for rank in ranks:
-            key = f"sent/{ticket}/{rank}"
+        missing = set(ranks)
+        while missing:
+            key = f"sent/{ticket}/{len(ranks) - len(missing) + 1}"
             try:
                 store.wait([key], timedelta(seconds=max(0.001, until - time.monotonic())))
             except dist.DistStoreError as problem:
                 raise Unavailable(
-                    f"learner rank {rank}: its shard was not sent within {timeout_s:g} s; it may be dead"
+                    f"learner rank {min(missing)}: its shard was not sent within {timeout_s:g} s; it may be dead"
                 ) from problem
-            found.append(store.get(key))
+            rank, _, report = store.get(key).partition(b" ")
             store.delete_key(key)
-        return found
+            if not report:
+                raise Unavailable("learner: sending the shards was given up")
+            missing.remove(int(rank))
+            yield int(rank), report
+        store.delete_key(f"sent/{ticket}")
 
-    def release_report(self, ticket: int) -> None:
-        """Rank 0: end the wait for a report."""
-        self._set(f"sent/{ticket}/{self.rank}", RELEASED)
+    def release_reports(self, ticket: int) -> None:
+        """Rank 0: end the wait for reports."""
+        self._tell(ticket, RELEASED)
 
     def forget(self, number: int, pieces: int) -> None:
         """Rank 0: drop an order that all have answered, and the follower's answer."""
@@ -111,9 +116,12 @@ class Channel:
     def report(self, ticket: int, report: bytes) -> None:
         """A follower: what became of its shard. Harmless once rank 0 is gone, which the wait for orders finds out."""
         try:
-            self._set(f"sent/{ticket}/{self.rank}", report)
+            self._tell(ticket, b"%d %b" % (self.rank, report))
         except dist.DistNetworkError:
             return
+
+    def _tell(self, ticket: int, said: bytes) -> None:
+        self._set(f"sent/{ticket}/{self._store.add(f'sent/{ticket}', 1)}", said)
 
     def _wait(self, key: str, timeout: timedelta) -> bytes:
         self._waits.wait([key], timeout)

@@ -198,8 +198,8 @@ class Leader:
             async with deadline(self.timeout_s + STOP_S, what):
                 mine, others = await asyncio.gather(self.rank.sent(order.kind), self._reports(order.ticket))
         except BaseException:  # the thread that waits for reports must end
-            for channel in self.channels:
-                channel.release_report(order.ticket)
+            if self.channels:
+                self.channels[0].release_reports(order.ticket)
             raise
         sent = [sent_of(answer) for answer in (mine, *others)]
         missed = {address: why for rank in reversed(sent) for address, why in rank.missed.items()}
@@ -208,10 +208,13 @@ class Leader:
     async def _reports(self, ticket: int) -> list[Answer]:
         if not self.channels:
             return []
+        return await asyncio.get_running_loop().run_in_executor(self._report_threads, self._reported, ticket)
+
+    def _reported(self, ticket: int) -> list[Answer]:
         ranks = [channel.rank for channel in self.channels]
-        wait = partial(self.channels[0].await_reports, ticket, ranks, self.timeout_s)
-        reports = await asyncio.get_running_loop().run_in_executor(self._report_threads, wait)
-        return [decode_answer(report, rank) for rank, report in zip(ranks, reports, strict=True)]
+        reports = self.channels[0].await_reports(ticket, ranks, self.timeout_s)
+        told = {rank: decode_answer(report, rank) for rank, report in reports}  # raises the first failure to come
+        return [told[rank] for rank in ranks]
 
     async def _once(self, request_id: str, work: Callable[[], Awaitable[T]], lock: asyncio.Lock) -> T:
         """Run `work` once per request id, to its end even without its caller; failures are forgotten."""

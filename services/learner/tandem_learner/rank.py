@@ -90,7 +90,7 @@ class Rank:
         config = self.core.config
         shared = config.store_url if config.checkpoint.shards == "shared_fs" else ""
         with self._named(order):
-            return await send(copy, order.to, shared)
+            return await send(copy, order.to, config.learner.collective_timeout_s, shared)
 
     @contextmanager
     def _named(self, order: Order) -> Iterator[None]:

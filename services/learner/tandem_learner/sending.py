@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from threading import Event
 
 from tandem.rpc.clients import CheckpointClient, RolloutClient
 from tandem.runtime import together
 from tandem.storage import write_shard
-from tandem.types import TandemError
+from tandem.types import TandemError, Unavailable
 from tandem_learner.host_copy import HostCopy, ShardFile, shard_file
 from tandem_learner.orders import Destinations, Sent
 
@@ -15,8 +17,10 @@ from tandem_learner.orders import Destinations, Sent
 REPLICA_S = 120.0
 
 
-async def send(copy: HostCopy, to: Destinations, shared: str = "") -> Sent:
+async def send(copy: HostCopy, to: Destinations, timeout_s: float, shared: str = "") -> Sent:
     """Check, hash and send a shard to all destinations at the same time; what it is, and which replicas missed it.
+
+    `timeout_s` is how long rank 0 waits for all of it: replicas have half of that, and `REPLICA_S` at most.
 
     `shared` is the URL of a store whose folder is there for this rank and the manager: the manager's shard is written
     to it, and no bytes travel.
@@ -27,7 +31,8 @@ async def send(copy: HostCopy, to: Destinations, shared: str = "") -> Sent:
             in the answer: it keeps nobody else from the shard.
     """
     file = await asyncio.to_thread(shard_file, copy)
-    replicas = [_to_replica(file, address) for address in to.replica_addresses]
+    replica_s = min(REPLICA_S, timeout_s / 2)
+    replicas = [_to_replica(file, address, replica_s) for address in to.replica_addresses]
     _, *problems = await together(_to_manager(file, to.checkpoint_address, shared), *replicas)
     found = zip(to.replica_addresses, problems, strict=True)
     return Sent(file.ref, {address: problem for address, problem in found if problem})
@@ -37,7 +42,7 @@ async def _to_manager(file: ShardFile, address: str, shared: str) -> str:
     client = CheckpointClient(address)
     try:
         if shared:
-            await asyncio.to_thread(write_shard, shared, file.ref, file.chunks())
+            await write_shared(file, shared)
             await client.put_spooled(file.ref)
         else:
             await client.put_shard(file.ref, file.chunks())
@@ -46,11 +51,30 @@ async def _to_manager(file: ShardFile, address: str, shared: str) -> str:
     return ""
 
 
-async def _to_replica(file: ShardFile, address: str) -> str:
+async def write_shared(file: ShardFile, url: str) -> None:
+    """Write a shard into the folder of the store at `url`. Where it is cancelled it ends once the thread that writes
+    has: what that reads is written over next. Raises as `write_shard`."""
+    given_up = Event()
+
+    def pieces() -> Iterator[bytes]:
+        for chunk in file.chunks():
+            yield chunk
+            if given_up.is_set():  # also after the last one: no file gets its name
+                raise Unavailable(f"learner rank {file.ref.rank}: writing its shard was given up")
+
+    writing = asyncio.ensure_future(asyncio.to_thread(write_shard, url, file.ref, pieces()))
+    try:
+        await asyncio.shield(writing)
+    finally:
+        given_up.set()
+        await asyncio.gather(writing, return_exceptions=True)
+
+
+async def _to_replica(file: ShardFile, address: str, timeout_s: float) -> str:
     """Empty, or why the replica did not get it."""
     client = RolloutClient(address)
     try:
-        await client.put_shard(file.ref, file.chunks(), REPLICA_S)
+        await client.put_shard(file.ref, file.chunks(), timeout_s)
     except TandemError as problem:
         return f"learner rank {file.ref.rank}: {problem}"
     finally:

@@ -17,7 +17,7 @@ from processes import deaf_peer
 
 from tandem.config import Config
 from tandem.runtime import deadline
-from tandem.types import AdapterRef, PublishKind, TandemError, TrajectoryGroup, Unavailable
+from tandem.types import AdapterRef, PublishKind, TandemError, TrajectoryGroup, Unavailable, UserError
 from tandem_learner.channel import RELEASED, Channel
 from tandem_learner.comm import close_comm, free_rendezvous, open_comm, open_store
 from tandem_learner.core import LearnerCore
@@ -32,6 +32,7 @@ from tandem_learner.orders import (
     decode_answer,
     encode_answer,
     encode_order,
+    encode_problem,
 )
 from tandem_learner.rank import Rank
 
@@ -162,18 +163,20 @@ async def test_a_follower_told_to_stop_while_it_sends_says_so_and_ends(core: Fau
         await called.wait()
         await follower.stop()
         await following
-    [report] = channel.await_reports(7, [1], TIMEOUT_S)
+    [(rank, report)] = channel.await_reports(7, [1], TIMEOUT_S)
+    assert rank == 1
     with pytest.raises(Unavailable, match="sending its shard was stopped"):
         decode_answer(report, 1)
 
 
-def _obedient(core: LearnerCore, timeout_s: float) -> Leader:
-    """Rank 0 beside a rank 1 that answers its orders to snapshot, to export and to stop, and never sends a shard."""
+def _obedient(core: LearnerCore, timeout_s: float, world_size: int = 2) -> Leader:
+    """Rank 0 beside ranks that answer its orders to snapshot, to export and to stop, and never send a shard."""
     store = dist.HashStore()
-    channel = Channel(lambda: store, 1)
+    channels = [Channel(lambda: store, rank) for rank in range(1, world_size)]
     for number, answer in enumerate(({"bytes": 1, "seconds": 0.0}, {}, {})):
-        channel.answer(number, encode_answer(answer))
-    return Leader(Rank(core, ThreadPoolExecutor(1)), [channel], timeout_s)
+        for channel in channels:
+            channel.answer(number, encode_answer(answer))
+    return Leader(Rank(core, ThreadPoolExecutor(1)), channels, timeout_s)
 
 
 async def test_a_rank_that_dies_while_it_sends_is_named(core: FaultyCore) -> None:
@@ -181,6 +184,18 @@ async def test_a_rank_that_dies_while_it_sends_is_named(core: FaultyCore) -> Non
     async with deaf_peer() as (address, _):
         with pytest.raises(Unavailable, match=r"learner rank 1: its shard was not sent within 0\.5 s; it may be dead"):
             await leader.export("x", core.version, PublishKind.ADAPTER, Destinations(address))
+        await leader.stop()
+
+
+async def test_a_rank_that_fails_is_heard_though_one_before_it_hangs(core: FaultyCore) -> None:
+    leader = _obedient(core, 600, world_size=4)
+    async with deaf_peer() as (address, called), deadline(TIMEOUT_S, "the failure of rank 2"):
+        sending = asyncio.create_task(leader.export("x", core.version, PublishKind.ADAPTER, Destinations(address)))
+        await called.wait()
+        leader.channels[2].report(1, encode_answer({}))
+        leader.channels[1].report(1, encode_problem(UserError("spooling: No space left on device")))
+        with pytest.raises(UserError, match="No space left on device"):
+            await sending
         await leader.stop()
 
 
