@@ -55,7 +55,7 @@ class Journal:
                 file.flush()
                 os.fsync(file.fileno())
             partial.replace(self._file)
-            sync_folder(self.folder)
+            sync_folder(str(self.folder))
         except OSError as problem:
             raise self._unwritable(problem) from problem
 

@@ -91,7 +91,7 @@ def write_text(path: Path, content: str) -> None:
         file.flush()
         os.fsync(file.fileno())
     partial.replace(path)
-    sync_folder(path.parent)
+    sync_folder(str(path.parent))
 
 
 def find_run_dir(config: Config, resume: bool) -> Path:
