@@ -21,13 +21,12 @@ from tandem_learner.shards import COUNTERS
 MIB = 2**20
 F32 = 4
 CUDA_RANDOM = 16  # bytes of a CUDA generator's state: seed and offset
-# Resident memory of processes that hold nothing yet, measured on x86-64 with Python 3.11 (docs/sizing.md); `make
-# plan-check` measures the first two again.
-MANAGER_BASE = 55 * MIB
+# Memory of processes that hold nothing yet, measured on x86-64 with Python 3.11: resident, of Ray's the proportional
+# share (its processes share most of theirs), dashboard on. `make plan-check` measures manager and learner again.
+MANAGER_BASE, CONTROLLER_BASE = 55 * MIB, 165 * MIB
 LEARNER_BASE = 395 * MIB
-CONTROLLER_BASE = 250 * MIB
-ROLLOUT_BASE, ENGINE_BASE = 700 * MIB, 1900 * MIB
-RAY_HEAD, RAY_NODE = 1200 * MIB, 500 * MIB
+ROLLOUT_BASE, ENGINE_BASE = 600 * MIB, 650 * MIB
+RAY_HEAD, RAY_NODE = 600 * MIB, 250 * MIB
 # Not measured: no GPU was at hand. A CUDA context and its libraries on the host and on the device.
 CUDA_HOST, CUDA_DEVICE = 2 * GIB, 700 * MIB
 GRAPHS = 2 * GIB  # of CUDA, where engines do not run eagerly
