@@ -13,11 +13,12 @@ from uuid import uuid4
 
 from safetensors import safe_open
 
-from tandem.storage import MANIFEST, read_adapter, read_manifest
+from tandem.storage import MANIFEST, explained, read_adapter, read_manifest
 from tandem.types import AdapterRef, DataCorrupt, PublishKind, Pushed, UserError
 from tandem_rollout.base_model import BaseModel
 from tandem_rollout.engine import LocalAdapter
 from tandem_rollout.inbox import Inbox
+from tandem_rollout.own_folder import SETTING
 
 HEADER_BYTES = 64 * 2**20  # of all ranks' shards together, at most; an 8B model's from 64 ranks are 10 MB
 NAME = "tandem-v"  # how the names of adapters' folders begin
@@ -51,7 +52,8 @@ def stage_adapter(ref: AdapterRef, rules: AdapterRules, folder: Path) -> LocalAd
     stays while the engine may read it, whatever becomes of the store.
 
     Raises:
-        UserError: the adapter is for another base model, or asks for more than the engine was started for.
+        UserError: the adapter is for another base model, or asks for more than the engine was started for, or `folder`
+            takes no more.
         NotFound: nothing is published there.
         DataCorrupt: what is published differs from the reference or its manifest, or is no LoRA adapter.
     """
@@ -68,7 +70,7 @@ def stage_adapter(ref: AdapterRef, rules: AdapterRules, folder: Path) -> LocalAd
         with TemporaryDirectory(dir=folder, prefix="download-") as cache:
             source = read_adapter(ref, cache=Path(cache))
             for name_of_file in (*manifest.files, MANIFEST):  # whatever else lies there is unverified
-                shutil.copyfile(source / name_of_file, target / name_of_file)
+                _copy(source / name_of_file, target / name_of_file)
         read_adapter(replace(ref, url=str(target)))  # what counts is what the engine will read
         return ref
 
@@ -83,20 +85,30 @@ def join_adapter(ref: AdapterRef, pushed: Pushed, inbox: Inbox, rules: AdapterRu
 
 def _stage(fill: Callable[[Path], AdapterRef], rules: AdapterRules, folder: Path) -> LocalAdapter:
     """Have `fill` write an adapter to a new folder, check it, and give the folder its name."""
-    folder.mkdir(parents=True, exist_ok=True)
     new = folder / f"incoming-{uuid4().hex}"
-    new.mkdir()
-    try:
-        ref = fill(new)
-        _check_config(ref, new / CONFIG, rules)
-        largest_b = _check_tensors(ref, new / TENSORS, rules)
-        name = f"{NAME}{ref.version:08d}-{ref.sha256[:12]}"
-        # of equal name is equal content, and the engine may be reading it
-        if not (folder / name).exists():
-            new.rename(folder / name)
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
+    with explained(f"making an adapter's folder in {folder}", writing=True, setting=SETTING):
+        new.mkdir(parents=True)
+        try:
+            ref = fill(new)
+            _check_config(ref, new / CONFIG, rules)
+            largest_b = _check_tensors(ref, new / TENSORS, rules)
+            name = f"{NAME}{ref.version:08d}-{ref.sha256[:12]}"
+            # of equal name is equal content, and the engine may be reading it
+            if not (folder / name).exists():
+                new.rename(folder / name)
+        finally:
+            shutil.rmtree(new, ignore_errors=True)
     return LocalAdapter(ref.version, name, folder / name, ref.sha256, largest_b)
+
+
+def _copy(source: Path, target: Path) -> None:
+    with (
+        explained(f"reading {source}"),
+        open(source, "rb") as file,  # the store may have let it go meanwhile
+        explained(f"writing {target}", writing=True, setting=SETTING),
+        open(target, "xb") as copy,
+    ):
+        shutil.copyfileobj(file, copy, 2**20)
 
 
 def _check_base(ref: AdapterRef, rules: AdapterRules) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from tandem.obs import get_logger
@@ -55,11 +56,13 @@ def free_bytes(folder: Path) -> int:
 def _locked(parent: Path) -> tuple[Path, int]:
     while True:
         path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
-        lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if path.exists():
-            return path, lock
-        os.close(lock)  # another process that starts took it for a dead one's, between the two lines above
+        # another process that starts may take it for a dead one's before each of the next two lines
+        with suppress(FileNotFoundError):
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if path.exists():
+                return path, lock
+            os.close(lock)
 
 
 def _sweep(parent: Path) -> None:

@@ -101,12 +101,10 @@ class Replica:
                     shutil.rmtree(new.folder, ignore_errors=True)
                 raise
             self._adapter = new
-            for path in self._folder.path.glob(f"{NAME}*"):  # no longer in the engine, or of a load that was cut off
-                if new is None or path != new.folder:
-                    shutil.rmtree(path, ignore_errors=True)
             self.inbox.clear()
             self._loaded = AdapterLoaded(ref.version, sha256, logprob, time.perf_counter() - started)
             log.info("serving version %d, probe %.4f, %.2f s", ref.version, logprob, self._loaded.seconds)
+            await asyncio.to_thread(self._clear_but, new)
             return self._loaded
 
     def _serves(self, loaded: AdapterLoaded, ref: AdapterRef, pushed: Pushed | None) -> bool:
@@ -115,6 +113,12 @@ class Replica:
         if ref.version != loaded.policy_version:
             return False
         return not self.inbox.holds(ref.version) if pushed else ref.sha256 == loaded.sha256
+
+    def _clear_but(self, served: LocalAdapter | None) -> None:
+        """Remove what is no longer in the engine, or of a load that was cut off."""
+        for path in self._folder.path.glob(f"{NAME}*"):
+            if served is None or path != served.folder:
+                shutil.rmtree(path, ignore_errors=True)
 
     async def _staged(self, ref: AdapterRef, pushed: Pushed | None) -> LocalAdapter | None:
         folder = self._folder.path

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from rollout_service import Running, serving
 from rollout_shards import Sent, config_with, push, pushed, sent, shards, tensors, unknown
 
-from tandem.types import AdapterRef, DataCorrupt, PublishKind, StaleRequest, TandemError, UserError
+from tandem.types import AdapterRef, DataCorrupt, NotFound, PublishKind, StaleRequest, TandemError, UserError
+from tandem_rollout import adapters
 from tandem_rollout.base_model import BaseModel
 from tandem_rollout.inbox import Inbox
 from tandem_rollout.own_folder import PREFIX, OwnFolder, parent_for
@@ -271,6 +275,50 @@ async def test_a_full_memory_folder(base: BaseModel, two: AdapterRef, small_disk
         grow = await asyncio.create_subprocess_exec("mount", "-o", "remount,size=64m", str(small_disk))
         assert await grow.wait() == 0
         await running.client.load_adapter(unknown(two), await push(running.client, two, 2))
+
+
+async def test_a_full_memory_folder_and_a_published_adapter(base: BaseModel, two: AdapterRef, small_disk: Path) -> None:
+    async with serving(base, {"sync": {"folder": str(small_disk)}}) as running:
+        other = small_disk / "of another process"
+        other.write_bytes(b"x" * len(shards(two, 1)[0].data))
+        with pytest.raises(UserError, match=r"adapter_model.safetensors: No space left .* another sync\.folder"):
+            await running.client.load_adapter(two)
+        assert held(small_disk)["adapters"] == set() and running.engine.policy_version == 0
+        other.unlink()
+        assert (await running.client.load_adapter(two)).policy_version == 2
+
+
+def test_a_store_that_lets_an_adapter_go_while_it_is_copied_is_not_blamed_on_the_folder(
+    base: BaseModel, two: AdapterRef, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, read = tmp_path / "store", adapters.read_adapter
+    shutil.copytree(two.url, store)
+
+    def read_then_gone(*arguments: Any, **more: Any) -> Path:
+        folder = read(*arguments, **more)
+        (store / "adapter_model.safetensors").unlink()
+        return folder
+
+    monkeypatch.setattr(adapters, "read_adapter", read_then_gone)
+    with pytest.raises(NotFound, match=r"reading .*adapter_model\.safetensors: not there"):
+        adapters.stage_adapter(replace(two, url=str(store)), adapters.AdapterRules(base, 64, True), tmp_path / "own")
+    assert list((tmp_path / "own").iterdir()) == []
+
+
+def test_a_folder_swept_as_soon_as_it_is_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By another process that starts: its owner has not locked it yet."""
+    make, made = tempfile.mkdtemp, list[str]()
+
+    def make_then_swept(**given: Any) -> str:
+        made.append(make(**given))
+        if len(made) == 1:
+            shutil.rmtree(made[0])
+        return made[-1]
+
+    monkeypatch.setattr(tempfile, "mkdtemp", make_then_swept)
+    own = OwnFolder(tmp_path)
+    assert str(own.path) == made[1] and list(tmp_path.iterdir()) == [own.path]
+    own.close()
 
 
 LEFT = """
