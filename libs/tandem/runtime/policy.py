@@ -1,11 +1,12 @@
-"""Deadlines, and work done side by side."""
+"""Deadlines, and work done side by side or in threads."""
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager
 from typing import TypeVar
 
 from tandem.types import Unavailable
@@ -46,3 +47,26 @@ async def together(*calls: Awaitable[T]) -> list[T]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+@asynccontextmanager
+async def in_threads(scope: AbstractContextManager[T]) -> AsyncIterator[T]:
+    """Enter and leave a scope in threads, off the event loop: it works on files, or waits for locks.
+
+    What is entered is left, also where the caller is cancelled before it is told.
+    """
+    entering = asyncio.ensure_future(asyncio.to_thread(scope.__enter__))
+    try:
+        inside = await asyncio.shield(entering)
+    except asyncio.CancelledError:
+        await asyncio.wait({entering})
+        if entering.exception() is None:
+            await asyncio.to_thread(scope.__exit__, *sys.exc_info())
+        raise
+    try:
+        yield inside
+    except BaseException:
+        if not await asyncio.to_thread(scope.__exit__, *sys.exc_info()):
+            raise
+    else:
+        await asyncio.to_thread(scope.__exit__, None, None, None)

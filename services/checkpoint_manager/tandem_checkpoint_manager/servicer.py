@@ -12,6 +12,7 @@ import grpc
 from tandem.rpc import codec
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as pb
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2_grpc
+from tandem.runtime import in_threads
 from tandem.storage import Published
 from tandem.types import MirrorStatus, PublishKind, ShardRef, UserError
 from tandem_checkpoint_manager.core import CheckpointManager
@@ -54,7 +55,7 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
         return pb.PutShardResponse(shard=codec.encode_shard(ref))
 
     async def _receive(self, ref: ShardRef, parts: AsyncIterator[pb.PutShardRequest]) -> None:
-        with self.manager.receive(ref) as receiver:
+        async with in_threads(self.manager.receive(ref)) as receiver:
             async for part in parts:
                 if part.WhichOneof("part") != "chunk":
                     raise UserError("PutShard: only chunks may follow the header")

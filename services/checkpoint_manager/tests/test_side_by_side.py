@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tandem.rpc.clients import CheckpointClient
+from tandem.rpc.server import serve
 from tandem.storage import Retention, read_scores
 from tandem.types import PublishKind
 from tandem_checkpoint_manager.core import CheckpointManager
+from tandem_checkpoint_manager.servicer import SERVICE, CheckpointServicer
 
 ADAPTER, STATE = PublishKind.ADAPTER, PublishKind.STATE
 BASE = "a" * 64
@@ -53,4 +57,32 @@ def test_kinds_are_published_side_by_side(make_tensors, make_shards, tmp_path: P
         assert publishing.result(DEADLINE_S) == 2
     assert read_scores(manager.store, ADAPTER, 1) == ({"solve_rate": 0.5} if held is ADAPTER else {})
     assert manager.get(held).manifest.version == 2 and manager.get(other).manifest.version == 6
+    manager.close()
+
+
+async def test_the_service_answers_while_a_shard_waits_for_the_spool(make_tensors, make_shards, tmp_path: Path) -> None:
+    """The spool is busy, as while shards are cleared from a slow disk."""
+    url = str(tmp_path / "store")
+    manager = CheckpointManager(url, Retention(3))
+    server = await serve(CheckpointServicer(manager).register, [SERVICE])
+    client, given_up = CheckpointClient(server.address), threading.Event()
+    [shard] = make_shards(make_tensors(), 1)
+    busy = manager.staging._lock
+    busy.acquire()
+
+    def give_up() -> None:
+        given_up.set()
+        busy.release()
+
+    guard = threading.Timer(DEADLINE_S, give_up)
+    guard.start()
+    putting = asyncio.create_task(client.put_shard(shard.ref, [shard.data]))
+    for _ in range(50):
+        assert (await client.status(2 * DEADLINE_S)).url == url
+    assert not given_up.is_set() and not putting.done()
+    guard.cancel()
+    busy.release()
+    assert await putting == shard.ref
+    await client.close()
+    await server.stop(0)
     manager.close()
