@@ -1,11 +1,13 @@
 """A blob store over fsspec, the shard and manifest formats, atomic commit, verified reading. No torch."""
 
 from tandem.storage.adapter_files import adapter_files, check_base, parse_adapter_config, parse_object
-from tandem.storage.blobs import STAGING, BlobStore, sync_folder
+from tandem.storage.blobs import STAGING, BlobStore
 from tandem.storage.hashing import measure, read_pieces
+from tandem.storage.identity import check_same_run, identify
 from tandem.storage.incoming import Receiver, Staging, check_complete
 from tandem.storage.join import WINDOW_BYTES, JoinPlan, joined_pieces, plan_join
 from tandem.storage.lease import Lease, acquire
+from tandem.storage.local import sync_folder
 from tandem.storage.manifest import CONFIG_FILE, MANIFEST, TENSOR_FILE, FileEntry, Manifest, version_path
 from tandem.storage.marks import add_scores, pin, read_scores, survey
 from tandem.storage.problems import explained
@@ -44,7 +46,9 @@ __all__ = [
     "check_base",
     "check_complete",
     "check_entry",
+    "check_same_run",
     "explained",
+    "identify",
     "joined_pieces",
     "latest",
     "measure",

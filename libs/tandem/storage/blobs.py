@@ -8,11 +8,10 @@ store over has moved that folder away. On S3 the puts are conditional: nothing t
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from datetime import datetime
 from functools import partial
 from typing import BinaryIO, cast
@@ -24,15 +23,15 @@ from fsspec.implementations.local import LocalFileSystem
 from tandem.obs import get_logger
 from tandem.runtime import reach
 from tandem.storage import objects
-from tandem.storage.hashing import behind, measure, read_pieces
-from tandem.storage.manifest import FileEntry
+from tandem.storage.hashing import measure, read_pieces
+from tandem.storage.local import make_alone, sync_folder, write_synced
+from tandem.storage.manifest import FOLDER, FileEntry
 from tandem.storage.problems import explained
 from tandem.types import NotFound, StaleRequest, UserError
 
 log = get_logger(__name__)
 # s3fs holds one block in memory per open file; S3 takes 10,000 parts, so files up to 78 GiB.
 UPLOAD_BLOCK_BYTES = 8 * 2**20
-SYNC_BYTES = 32 * 2**20
 STAGING = ".staging"
 SWEPT = ".swept-"  # a staging folder on its way out
 PROBE = "probe-"
@@ -42,20 +41,24 @@ Fence = Callable[[], None]  # raises where this process may no longer write
 class BlobStore:
     """Files by path relative to `url`. Every failure is one of Tandem's exceptions and names the file."""
 
-    def __init__(self, url: str, *, fence: Fence = lambda: None, staging: str = "") -> None:
+    def __init__(
+        self, url: str, *, fence: Fence = lambda: None, staging: str = "", setting: str = "checkpoint.url"
+    ) -> None:
         """Open the store, touching nothing. `staging` is where files wait; by default a folder of this object's own.
+        `setting` names the field of the config that the URL is from, for errors.
 
         Raises:
             UserError: no installed backend serves the URL.
         """
         if not url:
-            raise UserError("the store's URL is empty; set checkpoint.url")
+            raise UserError(f"the store's URL is empty; set {setting}")
         self.fence = fence
+        self.setting = setting
         self.staging = staging or f"{STAGING}/{uuid4().hex[:12]}"
         try:
             self.fs, root = url_to_fs(url, **objects.options(url))
         except (ImportError, ValueError) as problem:
-            raise UserError(f"store {url}: {problem}; check checkpoint.url") from problem
+            raise UserError(f"store {url}: {problem}; check {setting}") from problem
         self.local = isinstance(self.fs, LocalFileSystem)
         self.root = os.path.abspath(root) if self.local else root.rstrip("/")
         self.url = self.root if self.local else url.rstrip("/")
@@ -70,17 +73,17 @@ class BlobStore:
 
     def read(self, path: str) -> bytes:
         """A small file, whole. Raises NotFound."""
-        with explained(f"reading {self.url_of(path)}"):
+        with self._explained(f"reading {self.url_of(path)}"):
             return cast(bytes, self.fs.cat_file(self.full(path)))
 
     def open_read(self, path: str) -> BinaryIO:
         """A file for reading in sequence. Raises NotFound."""
-        with explained(f"reading {self.url_of(path)}"):
+        with self._explained(f"reading {self.url_of(path)}"):
             return cast(BinaryIO, self.fs.open(self.full(path), "rb", block_size=UPLOAD_BLOCK_BYTES))
 
     def pieces(self, path: str) -> Iterator[bytes]:
         """A file's bytes in pieces of `CHUNK_BYTES`. Raises NotFound."""
-        with explained(f"reading {self.url_of(path)}"), self.open_read(path) as file:
+        with self._explained(f"reading {self.url_of(path)}"), self.open_read(path) as file:
             yield from read_pieces(file)
 
     def folders(self, path: str) -> tuple[str, ...]:
@@ -93,11 +96,11 @@ class BlobStore:
 
     def modified(self, path: str) -> datetime | None:
         """When a file was written, by the store's clock; None where it is gone or the store cannot tell."""
-        with explained(f"looking at {self.url_of(path)}"), suppress(FileNotFoundError, NotImplementedError):
+        with self._explained(f"looking at {self.url_of(path)}"), suppress(FileNotFoundError, NotImplementedError):
             return cast(datetime, self.fs.modified(self.full(path)))
 
     def _names(self, path: str, type_: str) -> tuple[str, ...]:
-        with explained(f"listing {self.url_of(path)}"):
+        with self._explained(f"listing {self.url_of(path)}"):
             try:
                 found = self.fs.ls(self.full(path), detail=True)
             except FileNotFoundError:
@@ -112,24 +115,24 @@ class BlobStore:
         """
         if not self.local:
             return self._write_object(path, pieces)
-        with explained(f"writing {self.url_of(path)}", writing=True), ExitStack() as undo:
+        with self._explained(f"writing {self.url_of(path)}", writing=True), ExitStack() as undo:
             os.makedirs(os.path.dirname(self.full(path)), exist_ok=True)
             undo.callback(self._forget, path)
             with open(self.full(path), "wb") as file:
-                entry = _write_synced(file, pieces)
+                entry = write_synced(file, pieces)
             undo.pop_all()
         return entry
 
     def create(self, path: str, data: bytes) -> bool:
         """Write a small file in one atom unless it is there; False where it is, by whomever."""
         if not self.local:
-            with explained(f"writing {self.url_of(path)}", writing=True):
+            with self._explained(f"writing {self.url_of(path)}", writing=True):
                 self.fence()
                 return objects.create(self.fs, self.full(path), data)
-        with explained(f"writing {self.url_of(path)}", writing=True), self._staged(path, data) as temporary:
-            self.fence()
+        with self._explained(f"writing {self.url_of(path)}", writing=True), self._staged(path, data) as temporary:
             try:
-                make_alone(temporary, self.full(path), data)
+                with self._still_ours():
+                    make_alone(temporary, self.full(path), data)
             except FileExistsError:
                 return False
             sync_folder(os.path.dirname(self.full(path)))
@@ -138,10 +141,10 @@ class BlobStore:
     def replace(self, path: str, data: bytes) -> None:
         """Write or replace a small file in one atom."""
         if not self.local:
-            with explained(f"writing {self.url_of(path)}", writing=True):
+            with self._explained(f"writing {self.url_of(path)}", writing=True):
                 objects.replace(self.fs, self.full(path), data, self.fence)
             return
-        with explained(f"writing {self.url_of(path)}", writing=True), self._staged(path, data) as temporary:
+        with self._explained(f"writing {self.url_of(path)}", writing=True), self._staged(path, data) as temporary:
             reach("manager/replace/written")
             with self._still_ours():
                 os.replace(temporary, self.full(path))
@@ -149,7 +152,7 @@ class BlobStore:
 
     def rename_folder(self, source: str, target: str) -> None:
         """Local stores only: make a written folder visible in one atom that survives a power cut."""
-        with explained(f"writing {self.url_of(target)}", writing=True):
+        with self._explained(f"writing {self.url_of(target)}", writing=True):
             parent = os.path.dirname(self.full(target))
             os.makedirs(parent, exist_ok=True)
             sync_folder(self.full(source))
@@ -162,7 +165,7 @@ class BlobStore:
         """Remove a file; it may be gone already."""
         self._remove(path, self.fs.rm_file)
         if self.local:  # a power cut must not bring it back while what it describes is gone
-            with explained(f"removing {self.url_of(path)}"), suppress(FileNotFoundError):
+            with self._explained(f"removing {self.url_of(path)}"), suppress(FileNotFoundError):
                 sync_folder(os.path.dirname(self.full(path)))
 
     def remove_folder(self, path: str) -> None:
@@ -170,7 +173,7 @@ class BlobStore:
         self._remove(path, partial(self.fs.rm, recursive=True))
 
     def _remove(self, path: str, remove: Callable[[str], object]) -> None:
-        with explained(f"removing {self.url_of(path)}"), suppress(FileNotFoundError):
+        with self._explained(f"removing {self.url_of(path)}"), suppress(FileNotFoundError):
             if not self.local:
                 self.fence()
                 remove(self.full(path))
@@ -185,13 +188,14 @@ class BlobStore:
         """Clear what a crash, or a writer that this one replaces, has left: staged files and unfinished uploads."""
         if not self.local:
             self.remove_folder(STAGING)
-            with explained(f"giving up unfinished uploads below {self.url}"):
+            with self._explained(f"giving up unfinished uploads below {self.url}"):
                 try:
-                    objects.give_up_uploads(self.fs, self.root)
+                    for folder in FOLDER.values():  # what else lies below a URL, even a whole bucket, is not ours
+                        objects.give_up_uploads(self.fs, self.full(folder))
                 except PermissionError as problem:
                     log.warning("unfinished uploads below %s stay: %s", self.url, problem)
             return
-        with explained(f"clearing {self.url_of(STAGING)}", writing=True), suppress(FileNotFoundError):
+        with self._explained(f"clearing {self.url_of(STAGING)}", writing=True), suppress(FileNotFoundError):
             self.fence()  # in one atom: whoever still stages there then renames all that it staged, or nothing
             os.rename(self.full(STAGING), self.full(f"{SWEPT}{uuid4().hex[:12]}"))
         for name in self.folders(""):
@@ -212,7 +216,7 @@ class BlobStore:
             entry = measure(pieces, write)
             return entry
 
-        with explained(f"writing {self.url_of(path)}", writing=True):
+        with self._explained(f"writing {self.url_of(path)}", writing=True):
             self.fence()
             try:
                 return objects.write(self.fs, self.full(path), UPLOAD_BLOCK_BYTES, fill)
@@ -231,6 +235,9 @@ class BlobStore:
         except NotFound:
             return False
 
+    def _explained(self, what: str, *, writing: bool = False) -> AbstractContextManager[None]:
+        return explained(what, writing=writing, setting=self.setting)
+
     @contextmanager
     def _staged(self, path: str, data: bytes) -> Iterator[str]:
         """`data` on disk under a temporary name, gone at the end; the folder of `path` is there."""
@@ -244,7 +251,7 @@ class BlobStore:
 
     @contextmanager
     def _still_ours(self) -> Iterator[None]:
-        """A rename out of the staging folder in the body: refused where another has taken the store over."""
+        """A rename or link out of the staging folder in the body: refused where another has taken the store over."""
         self.fence()
         try:
             yield
@@ -257,43 +264,3 @@ class BlobStore:
             self.fs.rm_file(self.full(path))
         except OSError:
             return  # the error that led here is the one to tell; the sweep at the next start removes the rest
-
-
-def _write_synced(file: BinaryIO, pieces: Iterable[bytes]) -> FileEntry:
-    """Write to a local disk, which starts before the last piece is there."""
-    fd, written = file.fileno(), 0
-
-    def write(piece: bytes) -> None:
-        nonlocal written
-        file.write(piece)
-        if (written + len(piece)) // SYNC_BYTES > written // SYNC_BYTES:
-            sync_later(fd)
-        written += len(piece)
-
-    with behind(os.fdatasync) as sync_later:
-        entry = measure(pieces, write)
-    file.flush()
-    os.fsync(fd)
-    return entry
-
-
-def make_alone(source: str, target: str, data: bytes) -> None:
-    """Give a written file the name `target`, whole from the first moment on. Raises FileExistsError: it is taken."""
-    try:
-        os.link(source, target)
-    except OSError as problem:
-        if problem.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
-            raise
-        with open(target, "xb") as file:  # no links on this file system: one alone still makes it, though not at once
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-
-
-def sync_folder(path: str) -> None:
-    """Make a local folder's entries durable."""
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

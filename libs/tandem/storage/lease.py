@@ -99,7 +99,7 @@ class Lease:
         other = _read(self._blobs, newest) if newest else None
         raise UserError(
             f"store {self._blobs.url}: taken over by {other or 'another process'}; this manager (pid {os.getpid()}) "
-            f"had not renewed its lease for {self._holder.lifetime_s:g} s and writes nothing more there"
+            f"has lost its lease of {self._holder.lifetime_s:g} s and writes nothing more there"
         )
 
     def release(self) -> None:
@@ -128,13 +128,13 @@ class Lease:
         self._holder = holder
 
 
-def acquire(url: str, lifetime_s: float = LIFETIME_S) -> Lease:
+def acquire(url: str, lifetime_s: float = LIFETIME_S, setting: str = "checkpoint.url") -> Lease:
     """Become the store's writer. Takes up to the lifetime of one that holds it and is not known to have ended.
 
     Raises:
         UserError: another process holds the store, or it cannot be written.
     """
-    blobs = BlobStore(url, staging=FOLDER)
+    blobs = BlobStore(url, staging=FOLDER, setting=setting)
     blobs.check_writable()
     number = _free(blobs) + 1
     now = datetime.now(UTC).isoformat(timespec="seconds")
@@ -144,13 +144,18 @@ def acquire(url: str, lifetime_s: float = LIFETIME_S) -> Lease:
         if other is None or other.id != mine.id:  # else our own put was tried again after its answer was lost
             raise UserError(
                 f"store {blobs.url}: {other or 'another process'} has just taken it; stop that manager, "
-                "or choose another checkpoint.url"
+                f"or choose another {setting}"
             )
-    for name in blobs.files(FOLDER):
-        found = _DIGITS.search(name)  # in the name of a put that was cut short, too
-        if name.startswith(PROBE) or (found and int(found[0]) < number):
-            blobs.remove_file(f"{FOLDER}/{name}")
-    return Lease(blobs, number, mine)
+    lease = Lease(blobs, number, mine)
+    try:
+        for name in blobs.files(FOLDER):
+            found = _DIGITS.search(name)  # in the name of a put that was cut short, too
+            if name.startswith(PROBE) or (found and int(found[0]) < number):
+                blobs.remove_file(f"{FOLDER}/{name}")
+    except TandemError:
+        lease.release()
+        raise
+    return lease
 
 
 def _free(blobs: BlobStore) -> int:
@@ -179,7 +184,7 @@ def _free(blobs: BlobStore) -> int:
     if (newest, now) == (number, seen):
         return number  # no sign of life
     raise UserError(
-        f"store {blobs.url}: {now or 'another process'} writes it; stop that manager, or choose another checkpoint.url"
+        f"store {blobs.url}: {now or 'another process'} writes it; stop that manager, or choose another {blobs.setting}"
     )
 
 

@@ -84,12 +84,12 @@ def write(fs: Any, path: str, block_bytes: int, fill: Callable[[Callable[[bytes]
     return entry
 
 
-def give_up_uploads(fs: Any, root: str) -> int:
-    """Give up unfinished uploads below `root`, which cost money and may yet complete; how many there were."""
+def give_up_uploads(fs: Any, folder: str) -> int:
+    """Give up unfinished uploads below `folder`, which cost money and may yet complete; how many there were."""
     if not _is_s3(fs):
         return 0
-    bucket, _, prefix = root.partition("/")
-    return sum(_give_up(fs, bucket, upload) for upload in _uploads(fs, bucket, f"{prefix}/" if prefix else ""))
+    bucket, _, prefix = folder.partition("/")
+    return sum(_give_up(fs, bucket, upload) for upload in _uploads(fs, bucket, f"{prefix}/"))
 
 
 def _uploads(fs: Any, bucket: str, prefix: str) -> Iterable[dict[str, str]]:

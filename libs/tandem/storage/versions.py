@@ -45,9 +45,10 @@ class Published:
 class VersionStore:
     """The versions under one URL. Any process may read; one alone, the checkpoint manager, may write."""
 
-    def __init__(self, url: str, fence: Fence = lambda: None) -> None:
-        """`fence` raises where this process may no longer write. Raises UserError for a URL that cannot be served."""
-        self.blobs = BlobStore(url, fence=fence)
+    def __init__(self, url: str, fence: Fence = lambda: None, setting: str = "checkpoint.url") -> None:
+        """`fence` raises where this process may no longer write; `setting` is the field of the config that `url` is
+        from. Raises UserError for a URL that cannot be served."""
+        self.blobs = BlobStore(url, fence=fence, setting=setting)
         self._left = set[str]()  # what a failed commit could not take back
 
     def versions(self, kind: PublishKind) -> tuple[int, ...]:
@@ -178,7 +179,7 @@ class VersionStore:
         if newest > version:
             raise UserError(
                 f"store {self.blobs.url} holds training state v{newest}, "
-                f"newer than v{version}; resume that run, or choose another checkpoint.url"
+                f"newer than v{version}; resume that run, or choose another {self.blobs.setting}"
             )
         for kind in PublishKind:
             newer = [item for item in self.versions(kind) if item > version]

@@ -77,6 +77,25 @@ def test_a_holder_that_stands_still_is_replaced_and_fenced(url: str) -> None:
     assert BlobStore(url).files(FOLDER) == ("00000002.json",)
 
 
+def test_who_took_a_store_over_is_named_to_one_that_makes_a_file(tmp_path) -> None:
+    url = str(tmp_path / "store")
+    first = acquire(url, SHORT_S)
+    abandon(first)
+    taken = False
+
+    def fence() -> None:
+        nonlocal taken
+        first.check()
+        if not taken:  # right after the check
+            taken = True
+            second = acquire(url, SHORT_S)
+            VersionStore(url, second.check).recover()
+            abandon(second)
+
+    with pytest.raises(UserError, match="taken over by host"):
+        BlobStore(url, fence=fence).create("note", b"n")
+
+
 def test_a_holder_that_wakes_between_its_check_and_the_change_publishes_nothing(url: str) -> None:
     """The pause comes after any one of the checks that a commit makes: that check has passed."""
     if url.startswith("memory://"):

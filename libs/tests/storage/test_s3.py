@@ -170,3 +170,11 @@ def test_a_read_that_never_succeeds_is_told_in_one_line(proxy, blobs, monkeypatc
     proxy.fault = lambda method, path: fault if method == "GET" and "adapter_model" in path else None
     with pytest.raises(Unavailable, match=r"reading .*adapters/v00000001/adapter_model.safetensors: "):
         store.verify(found)
+
+
+def test_a_sweep_gives_up_only_what_a_store_uploads(proxy, blobs) -> None:
+    bucket = blobs.root.partition("/")[0]
+    for key in ("adapters/v00000001/adapter_model.safetensors", "others/adapters/v00000001/adapter_model.safetensors"):
+        blobs.fs.call_s3("create_multipart_upload", Bucket=bucket, Key=key)
+    VersionStore(f"s3://{bucket}").recover()
+    assert uploads(blobs) == ["others/adapters/v00000001/adapter_model.safetensors"]

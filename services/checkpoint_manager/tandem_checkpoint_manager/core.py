@@ -30,6 +30,7 @@ from tandem.storage import (
     add_scores,
     check_base,
     check_complete,
+    identify,
     joined_pieces,
     measure,
     parse_adapter_config,
@@ -94,6 +95,7 @@ class CheckpointManager:
         self.base_folder = base_folder
         self.store = VersionStore(url, fence)
         self.store.blobs.check_writable()
+        identify(self.store, fresh=rewind_to is None)
         self.store.recover(rewind_to)
         self.staging = Staging(spool_folder(url))
         self._one_of_a_kind = {kind: Lock() for kind in PublishKind}  # a large state holds up no adapter

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.config import Config
 from tandem.rpc.server import RunningServer, listen
-from tandem.storage import Lease, Retention, acquire
+from tandem.storage import Lease, Retention, VersionStore, acquire
+from tandem.types import UserError
 from tandem_checkpoint_manager.core import CheckpointManager
-from tandem_checkpoint_manager.mirror import Mirror
+from tandem_checkpoint_manager.mirror import SETTING, Mirror
 from tandem_checkpoint_manager.servicer import SERVICE, CheckpointServicer
 
 
@@ -18,10 +20,10 @@ from tandem_checkpoint_manager.servicer import SERVICE, CheckpointServicer
 class CheckpointService:
     """A running checkpoint manager."""
 
-    lease: Lease
     manager: CheckpointManager
     mirror: Mirror | None
     server: RunningServer
+    ends: AsyncExitStack
 
     @property
     def address(self) -> str:
@@ -30,11 +32,7 @@ class CheckpointService:
 
     async def stop(self) -> None:
         """Let running calls end, then stop."""
-        await self.server.stop()
-        if self.mirror:
-            await asyncio.to_thread(self.mirror.close)
-        await asyncio.to_thread(self.manager.close)
-        await asyncio.to_thread(self.lease.release)
+        await self.ends.aclose()
 
 
 async def start(
@@ -49,25 +47,33 @@ async def start(
             port is taken.
     """
     listener = await listen(host, port)  # first: opening a store mends it, which a start without a port must not
-    try:
-        lease, manager = await asyncio.to_thread(_open, config.store_url, config, rewind_to)
-    except BaseException:
-        await listener.close()
-        raise
-    mirror = None
-    if config.checkpoint.also_to:
-        mirror = Mirror(
-            manager.store,
-            config.checkpoint.also_to,
-            manager.retention,
-            rewind_to=rewind_to,
-            lease_s=config.checkpoint.lease_s,
-        )
-    running = await listener.serve(CheckpointServicer(manager, mirror).register, [SERVICE])
-    return CheckpointService(lease, manager, mirror, running)
+    async with AsyncExitStack() as ends:  # the last first; one that fails keeps none of the others from its end
+        try:
+            lease, manager = await asyncio.to_thread(_open, config.store_url, config, rewind_to)
+        except BaseException:
+            await listener.close()
+            raise
+        ends.push_async_callback(asyncio.to_thread, lease.release)
+        ends.push_async_callback(asyncio.to_thread, manager.close)
+        mirror = None
+        if config.checkpoint.also_to:
+            mirror = Mirror(
+                manager.store,
+                config.checkpoint.also_to,
+                manager.retention,
+                rewind_to=rewind_to,
+                lease_s=config.checkpoint.lease_s,
+            )
+            ends.push_async_callback(asyncio.to_thread, mirror.close)
+        running = await listener.serve(CheckpointServicer(manager, mirror).register, [SERVICE])
+        ends.push_async_callback(running.stop)
+        return CheckpointService(manager, mirror, running, ends.pop_all())
 
 
 def _open(url: str, config: Config, rewind_to: int | None) -> tuple[Lease, CheckpointManager]:
+    also_to = config.checkpoint.also_to
+    if also_to and VersionStore(also_to, setting=SETTING).blobs.url == VersionStore(url).blobs.url:
+        raise UserError(f"{SETTING} {also_to} is checkpoint.url itself; choose another place for the copies")
     lease = acquire(url, config.checkpoint.lease_s)  # first: nobody else writes while this one clears up
     try:
         wanted = config.checkpoint

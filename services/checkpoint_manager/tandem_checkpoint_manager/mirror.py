@@ -24,6 +24,7 @@ from tandem.storage import (
     acquire,
     add_scores,
     check_entry,
+    check_same_run,
     pin,
     survey,
     to_remove,
@@ -34,6 +35,7 @@ from tandem.types import DataCorrupt, MirrorStatus, NotFound, PublishKind, Tande
 log = get_logger(__name__)
 FIRST_RETRY_S, LAST_RETRY_S = 1.0, 60.0
 MOST_DOUBLINGS = 10
+SETTING = "checkpoint.also_to"
 DRAIN_S = 10.0  # what a stop grants for what is yet to be copied
 
 
@@ -83,16 +85,21 @@ class Mirror:
 
     def close(self) -> None:
         """Stop, at the latest after `DRAIN_S` seconds of copying what is left."""
-        poll(
-            lambda: None if self._thread.alive and not self._problem and self._backlog() else 0,
-            every_s=0.1,
-            for_s=DRAIN_S,
-        )
-        self._thread.stop()
-        if left := len(self._backlog()):
-            log.warning("mirror %s: %d versions are not there yet; the next start copies them", self.url, left)
-        if self._target:
-            self._target.lease.release()
+        try:
+            poll(
+                lambda: None if self._thread.alive and not self._problem and self._backlog() else 0,
+                every_s=0.1,
+                for_s=DRAIN_S,
+            )
+            self._thread.stop()
+            if left := len(self._backlog()):
+                log.warning("mirror %s: %d versions are not there yet; the next start copies them", self.url, left)
+        except TandemError as problem:
+            log.warning("mirror %s: what is not there yet is not known: %s", self.url, problem)
+        finally:
+            self._thread.stop()
+            if self._target:
+                self._target.lease.release()
 
     def _backlog(self) -> set[Key]:
         here = keys(survey(self._source))
@@ -124,9 +131,10 @@ class Mirror:
         return seconds
 
     def _open(self) -> Target:
-        lease = acquire(self.url, self._lease_s)
+        lease = acquire(self.url, self._lease_s, SETTING)
         try:
-            store = VersionStore(self.url, lease.check)
+            store = VersionStore(self.url, lease.check, SETTING)
+            check_same_run(self._source, store)  # before anything is removed there
             store.recover(self._rewind_to)
         except BaseException:
             lease.release()
@@ -197,7 +205,7 @@ class Mirror:
             target.remove(kind, version)
             return False
         if found and found.manifest != wanted.manifest:
-            raise UserError(f"{found.ref.url} is another run's {kind} v{version}; choose another checkpoint.also_to")
+            raise UserError(f"{found.ref.url} is another run's {kind} v{version}; choose another {SETTING}")
         return found is not None
 
     def _pieces(self, wanted: Published, name: str, entry: FileEntry) -> Iterator[bytes]:

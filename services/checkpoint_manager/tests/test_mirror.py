@@ -15,8 +15,8 @@ from tests.s3 import CUT, DROP, ENDPOINT, LOSE, faulty_proxy, make_bucket
 from tandem.config import Config
 from tandem.rpc.clients import CheckpointClient
 from tandem.runtime import poll
-from tandem.storage import Retention, VersionStore, latest, pin, read_adapter, read_scores, survey
-from tandem.types import MirrorStatus, PublishKind
+from tandem.storage import Retention, VersionStore, acquire, latest, pin, read_adapter, read_scores, survey
+from tandem.types import MirrorStatus, PublishKind, UserError
 from tandem_checkpoint_manager import mirror as mirror_module
 from tandem_checkpoint_manager.core import CheckpointManager
 from tandem_checkpoint_manager.main import start
@@ -159,6 +159,32 @@ def test_a_resumed_run_takes_the_mirror_back_with_it(publish, target, tmp_path, 
     assert latest(target).ref.sha256 == resumed.get(ADAPTER).ref.sha256
 
 
+@pytest.mark.parametrize("rewind_to", [None, 2])
+def test_another_runs_place_is_left_alone(publish, target, tmp_path, make_tensors, make_shards, rewind_to) -> None:
+    for version in (1, 2, 3, 4):
+        publish(version)
+    with mirroring(publish.manager, target) as mirror:
+        settled(mirror)
+    other = CheckpointManager(str(tmp_path / "other"), Retention(1))
+    for version in (1, 2):
+        (sent,) = make_shards(make_tensors(99), 1, version)
+        other.put(sent.ref, [sent.data])
+        other.publish(ADAPTER, version, world_size=1, base_model=BASE, adapter_config_json=CONFIG)
+    with mirroring(other, target, rewind_to=rewind_to) as mirror:
+        status = settled(mirror, lambda status: bool(status.problem))
+    assert f"store {target} holds another run's versions; choose another checkpoint.also_to" in status.problem
+    assert (status.backlog, status.durable) == (2, {}) and contents(target)[ADAPTER] == [2, 3, 4]
+    other.close()
+
+
+def test_what_the_mirror_refuses_names_its_own_setting(publish, tmp_path) -> None:
+    publish(1)
+    (tmp_path / "mirror").write_text("in the way")
+    with mirroring(publish.manager, str(tmp_path / "mirror")) as mirror:
+        told = settled(mirror, lambda status: bool(status.problem)).problem
+    assert told.endswith("choose another checkpoint.also_to")
+
+
 def test_two_managers_do_not_mirror_to_one_place(publish, tmp_path) -> None:
     publish(1)
     target = str(tmp_path / "mirror")
@@ -226,3 +252,22 @@ async def test_the_service_mirrors_and_says_so(tmp_path, make_tensors, make_shar
     await client.close()
     await service.stop()  # waits a while for what is yet to be copied
     assert contents(str(tmp_path / "mirror"))[ADAPTER] == [1]
+
+
+async def test_a_store_is_not_its_own_mirror(tmp_path) -> None:
+    run, checkpoint = {"dir": str(tmp_path), "name": "r"}, {"also_to": f"{tmp_path}/r/checkpoints/"}
+    with pytest.raises(UserError, match=r"checkpoint.also_to .* is checkpoint.url itself; choose another place"):
+        await start(Config.model_validate({"model": {"path": "m"}, "run": run, "checkpoint": checkpoint}))
+    assert not (tmp_path / "r").exists()
+
+
+async def test_a_stop_gives_back_all_though_the_store_cannot_be_read(tmp_path) -> None:
+    urls = [str(tmp_path / "store"), str(tmp_path / "mirror")]
+    checkpoint = {"url": urls[0], "also_to": urls[1], "lease_s": 1e6}
+    service = await start(Config.model_validate({"model": {"path": "m"}, "checkpoint": checkpoint}))
+    assert service.mirror
+    settled(service.mirror, lambda status: (tmp_path / "mirror" / "store.json").exists() and not status.backlog)
+    (tmp_path / "store" / "adapters").symlink_to("adapters")  # a loop
+    await service.stop()
+    for url in urls:
+        acquire(url, 1e6).release()  # at once, or the test would not end
