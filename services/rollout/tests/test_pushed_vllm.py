@@ -115,3 +115,15 @@ async def test_an_engine_that_serves_something_else_is_found_out(
     with pytest.raises(DataCorrupt, match="loaded, but the policy is still that of the base model"):
         await engine.serve(as_base)
     assert engine.policy_version == 3 and engine.healthy
+
+
+@pytest.mark.parametrize("other", ["the base model", "v1"])
+async def test_what_rounding_can_swallow_is_no_proof(other: str, caplog: pytest.LogCaptureFixture) -> None:
+    from tandem_rollout.engine_vllm import probe
+
+    new = probe.Policy("v2", {"B": 1.5e-3}, (-1.0, -2.0))
+    before = probe.Policy(other, {} if other != "v1" else {"B": 5e-4}, new.logprobs)
+    with pytest.raises(DataCorrupt, match=f"v2: loaded, but the policy is still that of {other}"):
+        probe.check_acts(new, [before], "float32")
+    probe.check_acts(new, [before], "bfloat16")
+    assert f"still that of {other}, as far as the probe's logprobs tell in bfloat16" in caplog.text

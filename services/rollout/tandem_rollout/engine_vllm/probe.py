@@ -13,13 +13,16 @@ from vllm.sampling_params import RequestOutputKind
 
 from tandem.model.chat import ChatFormat
 from tandem.model.frames import Frame
+from tandem.obs import get_logger
 from tandem.types import DataCorrupt
 
+log = get_logger(__name__)
 TEXT = "('move', 0)"
 # Where a B matrix's largest entry differs by this much, policies differ so that the probe shows it (by 4e-3 nats on
 # the tests' tiny model): far more than in the last bits, as probes of one policy do where requests share their batches.
 ACTS_ABOVE_B = 1e-3
 SAME_POLICY = {"float32": 1e-5, "bfloat16": 0.0}  # nats of a token's logprob, at most
+EXACT = "float32"  # in bfloat16 rounding can swallow what an adapter adds: it proves nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +66,8 @@ def check_acts(new: Policy, others: Sequence[Policy], dtype: str) -> None:
     """Hold a policy's probe against those of other policies: the base model's, and the one served before.
 
     Raises:
-        DataCorrupt: the engine answers as under another one, though their adapters differ too much for that.
+        DataCorrupt: the engine answers as under another one, though their adapters differ too much for that. Where
+            `dtype` is not exact enough to be sure, this is logged.
     """
     for other in others:
         apart = max(
@@ -71,7 +75,10 @@ def check_acts(new: Policy, others: Sequence[Policy], dtype: str) -> None:
         )
         moved = max(abs(a - b) for a, b in zip(new.logprobs, other.logprobs, strict=True))
         if apart >= ACTS_ABOVE_B and moved <= SAME_POLICY[dtype]:
-            raise DataCorrupt(f"adapter {new.name}: loaded, but the policy is still that of {other.name}")
+            found = f"adapter {new.name}: loaded, but the policy is still that of {other.name}"
+            if dtype == EXACT:
+                raise DataCorrupt(found)
+            log.warning("%s, as far as the probe's logprobs tell in %s", found, dtype)
 
 
 @lru_cache(maxsize=1)
