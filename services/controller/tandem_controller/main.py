@@ -78,7 +78,7 @@ async def _session(
     deployment: Deployment,
     began: float,
 ) -> bool:
-    async with connected(deployment, config) as services, stop_on_signal(console) as stop:
+    async with stop_on_signal(console) as stop, connected(deployment, config, console, stop) as services:
         await services.fleet.check(services.base_model)
         version = past.version
         position = await start(services, config, version)
@@ -150,8 +150,10 @@ async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
 
 
 @asynccontextmanager
-async def connected(deployment: Deployment, config: Config) -> AsyncIterator[Services]:
-    """Clients of a training deployment."""
+async def connected(
+    deployment: Deployment, config: Config, console: Console, stop: asyncio.Event
+) -> AsyncIterator[Services]:
+    """Clients of a training deployment; at the end the mirror is waited for, unless `stop` is set."""
     fleet = Fleet(deployment.rollouts, config.rollout, config.model.probe_tolerance)
     learner, checkpoints = LearnerClient(deployment.learner), CheckpointClient(deployment.checkpoint)
     try:
@@ -165,7 +167,7 @@ async def connected(deployment: Deployment, config: Config) -> AsyncIterator[Ser
             status.base_model,
             direct=config.sync.transport == "grpc",
         )
-        await mirror_caught_up(checkpoints)
+        await mirror_caught_up(checkpoints, console, stop)
     finally:
         await fleet.close()
         await learner.close()

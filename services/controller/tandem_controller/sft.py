@@ -56,7 +56,7 @@ async def _session(
     demonstrations: Demonstrations,
 ) -> bool:
     seconds: dict[str, float] = {}
-    async with connected(deployment, config) as services, stop_on_signal(console) as stop:
+    async with stop_on_signal(console) as stop, connected(deployment, config, console, stop) as services:
         version = past.version
         position = await restore(services, config, version)
         run = open_run_dir(path, config, past)
