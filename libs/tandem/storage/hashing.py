@@ -13,7 +13,7 @@ from tandem.storage.manifest import FileEntry
 from tandem.storage.shards import CHUNK_BYTES
 
 T = TypeVar("T")
-AHEAD = 1  # items that may wait: they bound what is held in memory
+AHEAD = 2  # items that may wait: they bound what is held in memory
 
 
 @contextmanager
