@@ -24,6 +24,7 @@ from tandem.storage.tensors import ITEM_BYTES, layout
 from tandem.types import DataCorrupt
 
 WINDOW_BYTES = 2 * 2**20
+WINDOW_RUNS = 2**14  # a run takes some hundred bytes of memory, however few of the output it stands for
 
 
 class Run(NamedTuple):
@@ -167,7 +168,8 @@ def _block_runs(number: int, block: Block) -> Iterator[Run]:
 
 
 def _windows(plan: JoinPlan) -> Iterator[list[tuple[int, int, int]]]:
-    """The output's data as lists of (shard, source, length), each of `WINDOW_BYTES` but for the last."""
+    """The output's data as lists of (shard, source, length), all but the last of `WINDOW_BYTES`, or of fewer bytes
+    in `WINDOW_RUNS` runs."""
     window: list[tuple[int, int, int]] = []
     room = WINDOW_BYTES
     for tensor in plan.tensors:
@@ -179,6 +181,9 @@ def _windows(plan: JoinPlan) -> Iterator[list[tuple[int, int, int]]]:
                 window, room = [], WINDOW_BYTES
             window.append((number, source, length))
             room -= length
+            if len(window) == WINDOW_RUNS:
+                yield window
+                window, room = [], WINDOW_BYTES
     if window:
         yield window
 

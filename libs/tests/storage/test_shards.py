@@ -11,6 +11,7 @@ import pytest
 from safetensors.numpy import load
 
 from tandem.storage import WINDOW_BYTES, Placement, ShardMeta, joined_pieces, plan_join, read_shard
+from tandem.storage.join import WINDOW_RUNS
 from tandem.types import DataCorrupt, PublishKind, ShardRef
 
 
@@ -72,6 +73,14 @@ def test_pieces_are_small_however_large_the_tensor(opened, part) -> None:
     shards = opened([{"w": block} for block in split(part, whole, [700], 0)])
     pieces = list(joined_pieces(plan_join(shards, "adapter v3")))
     assert max(map(len, pieces)) <= WINDOW_BYTES
+    assert np.array_equal(load(b"".join(pieces))["w"], whole)
+
+
+def test_a_split_into_runs_of_one_number_is_joined_a_few_of_them_at_a_time(opened, part) -> None:
+    whole = np.random.default_rng(3).standard_normal((2 * WINDOW_RUNS, 2)).astype(np.float32)
+    shards = opened([{"w": block} for block in split(part, whole, [1], 1)])
+    pieces = list(joined_pieces(plan_join(shards, "adapter v3")))
+    assert [len(piece) for piece in pieces[1:]] == [4 * WINDOW_RUNS] * 4
     assert np.array_equal(load(b"".join(pieces))["w"], whole)
 
 
