@@ -12,7 +12,7 @@ from tandem.storage.manifest import CONFIG_FILE, MANIFEST, TENSOR_FILE, FileEntr
 from tandem.storage.marks import add_scores, pin, read_scores, survey
 from tandem.storage.problems import explained
 from tandem.storage.readers import latest, open_tensors, read_adapter, read_manifest
-from tandem.storage.retention import Key, Retention, Stored, to_remove
+from tandem.storage.retention import Key, Retention, Stored, best_unknown, to_remove
 from tandem.storage.shards import CHUNK_BYTES, OpenShard, Placement, Shard, ShardMeta, read_shard
 from tandem.storage.spool import shard_name, spool_folder, write_shard
 from tandem.storage.versions import Published, VersionStore, check_entry
@@ -43,6 +43,7 @@ __all__ = [
     "acquire",
     "adapter_files",
     "add_scores",
+    "best_unknown",
     "check_base",
     "check_complete",
     "check_entry",

@@ -31,6 +31,7 @@ from tandem.types import DataCorrupt, NotFound, TandemError, UserError
 
 log = get_logger(__name__)
 FOLDER = "lease"
+PROC = Path("/proc")
 LIFETIME_S = 15.0
 BEATS = 4  # in a lifetime
 _DIGITS = re.compile(r"\d{8,}")
@@ -54,7 +55,7 @@ class Process:
     @property
     def dead(self) -> bool:
         """True only where that is certain."""
-        return bool(self.began) and self.machine == _machine() and _began(self.pid) != self.began
+        return bool(self.began) and self.machine == _machine() and _has_gone(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,9 +223,23 @@ def _machine() -> str:
 
 
 def _began(pid: int) -> str:
-    """When a running process began; empty for one that is dead, a zombie, or where there is no /proc."""
+    """When a running process began; empty for one that is dead, a zombie, or not to be seen."""
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
         return ""
     return "" if fields[0] in "ZX" else fields[19]
+
+
+def _has_gone(process: Process) -> bool:
+    if began := _began(process.pid):
+        return began != process.began
+    if (PROC / str(process.pid)).exists():
+        return True  # a zombie
+    try:  # /proc may be there for one's own processes alone
+        os.kill(process.pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:
+        return False  # another user's
+    return False

@@ -78,7 +78,12 @@ def pin(store: VersionStore, kind: PublishKind, version: int, pinned: bool = Tru
     _check_published(store, kind, version)
     path = f"{version_path(kind, version)}/{PIN}"
     if pinned:
-        store.blobs.create(path, b"")
+        try:
+            store.blobs.create(path, b"")
+        finally:
+            if store.find(kind, version) is None:
+                store.blobs.remove_file(path)  # retention was faster: a mark alone is no version
+            _check_published(store, kind, version)
     else:
         store.blobs.remove_file(path)
 

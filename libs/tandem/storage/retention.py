@@ -50,6 +50,17 @@ def to_remove(stored: Stored, retention: Retention) -> tuple[Key, ...]:
     return tuple(sorted(_all(stored) - kept, key=lambda key: (order.index(key[0]), key[1])))
 
 
+def best_unknown(stored: Stored, retention: Retention) -> str:
+    """One line where versions have scores but none has the one that tells the best; else empty."""
+    told = sorted({name for scores in stored.scores.values() for name in scores})
+    if not (retention.keep_best and told) or retention.best_metric in told:
+        return ""
+    return (
+        f"no version has a score {retention.best_metric!r}, which checkpoint.best_metric names, so none is kept as one "
+        f"of the best; they have: {', '.join(told)}"
+    )
+
+
 def _all(stored: Stored) -> set[Key]:
     return {(kind, version) for kind, versions in stored.versions.items() for version in versions}
 

@@ -90,6 +90,16 @@ class VersionStore:
             raise DataCorrupt(f"{where}: names version {pointer.version}, whose manifest {fault}")
         return found
 
+    def newest(self, kind: PublishKind) -> Published | None:
+        """The newest version with a sound manifest; damaged ones are logged and passed over."""
+        for version in reversed(self.versions(kind)):
+            try:
+                if found := self.find(kind, version):
+                    return found
+            except DataCorrupt as problem:
+                log.error("%s; passed over", problem)
+        return None
+
     def commit(
         self,
         kind: PublishKind,

@@ -193,6 +193,13 @@ def test_a_process_elsewhere_is_never_taken_for_dead(monkeypatch: pytest.MonkeyP
     assert not dataclasses.replace(gone, began="").dead
 
 
+def test_a_process_that_proc_does_not_show_is_not_taken_for_dead(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
+    living = Process.current()
+    gone = dataclasses.replace(living, pid=2**22 + 1)
+    monkeypatch.setattr("tandem.storage.lease.PROC", tmp_path)  # as with hidepid=2
+    assert not living.dead and gone.dead
+
+
 def test_a_file_system_without_links_lets_one_alone_write_as_well(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuses(source: str, target: str) -> None:
         raise PermissionError(errno.EPERM, "Operation not permitted", target)

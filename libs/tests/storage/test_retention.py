@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tandem.storage import Key, Retention, Stored, VersionStore, add_scores, pin, read_scores, survey, to_remove
+from tandem.storage import (
+    Key,
+    Retention,
+    Stored,
+    VersionStore,
+    add_scores,
+    best_unknown,
+    pin,
+    read_scores,
+    survey,
+    to_remove,
+)
 from tandem.types import NotFound, PublishKind, UserError
 
 ADAPTER, MODEL, STATE = PublishKind.ADAPTER, PublishKind.MODEL, PublishKind.STATE
@@ -128,3 +140,30 @@ def test_scores_and_pins_lie_beside_the_manifest(store: VersionStore) -> None:
     for kind, version in to_remove(survey(store), Retention(1)):
         store.remove(kind, version)
     assert [found.ref.version for found in store.published(ADAPTER)] == [1, 4, 5]
+
+
+@pytest.mark.parametrize("sort", ["local", "memory"])
+def test_a_version_that_goes_while_it_is_pinned_leaves_no_mark(tmp_path: Path, sort: str) -> None:
+    url = str(tmp_path / "store") if sort == "local" else f"memory://pin-{uuid4().hex}"
+    files = {"adapter_config.json": [b"{}"], "adapter_model.safetensors": [b"w"]}
+    VersionStore(url).commit(ADAPTER, 1, "b" * 64, files, {})
+    gone = False
+
+    def fence() -> None:  # asked right before the mark is made
+        nonlocal gone
+        if not gone:
+            gone = True
+            VersionStore(url).remove(ADAPTER, 1)
+
+    with pytest.raises(NotFound, match="no adapter v1 is published"):
+        pin(VersionStore(url, fence), ADAPTER, 1)
+    assert VersionStore(url).blobs.files("adapters/v00000001") == ()
+
+
+def test_a_metric_that_no_version_has_is_named() -> None:
+    stored = Stored({ADAPTER: [1, 2]}, {(ADAPTER, 1): {"rollout/solve_rate": 1.0}}, set())
+    told = best_unknown(stored, Retention(1, 2, "solve_rat"))
+    assert "no version has a score 'solve_rat', which checkpoint.best_metric" in told and "rollout/solve_rate" in told
+    for quiet in (Retention(1, 2, "rollout/solve_rate"), Retention(1, 0, "solve_rat")):
+        assert best_unknown(stored, quiet) == ""
+    assert best_unknown(Stored({ADAPTER: [1, 2]}, {}, set()), Retention(1, 2, "solve_rat")) == ""

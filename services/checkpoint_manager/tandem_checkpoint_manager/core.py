@@ -28,6 +28,7 @@ from tandem.storage import (
     VersionStore,
     adapter_files,
     add_scores,
+    best_unknown,
     check_base,
     check_complete,
     identify,
@@ -101,6 +102,7 @@ class CheckpointManager:
         self._one_of_a_kind = {kind: Lock() for kind in PublishKind}  # a large state holds up no adapter
         self._tidy = Lock()  # scores and removals
         self.last = 0, 0.0  # bytes and seconds of the last publication since the start
+        self._warned = False
         self.problem = ""  # what keeps old versions from going
 
     def close(self) -> None:
@@ -237,7 +239,12 @@ class CheckpointManager:
     def _prune(self) -> None:
         reach("manager/prune/started")
         try:
-            for kind, version in to_remove(survey(self.store), self.retention):
+            stored = survey(self.store)
+            going = to_remove(stored, self.retention)
+            if going and (unknown := best_unknown(stored, self.retention)) and not self._warned:
+                self._warned = True
+                log.warning("%s", unknown)
+            for kind, version in going:
                 self.store.remove(kind, version)
         except TandemError as problem:
             log.warning("old versions stay for now: %s", problem)  # what was asked for is published

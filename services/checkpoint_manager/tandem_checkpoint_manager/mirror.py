@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from threading import Lock
 
@@ -63,7 +63,6 @@ class Mirror:
         self._lock = Lock()
         self._durable = set[Key]()  # copied or found by this process, and read back
         self._let_go = frozenset[Key]()  # what the retention would remove there at once
-        self._marked: dict[Key, tuple[Mapping[str, float], bool]] = {}
         self._last = 0, 0.0
         self._failures = 0
         self._problem = ""
@@ -71,7 +70,7 @@ class Mirror:
         self._thread.start()
 
     def wake(self) -> None:
-        """Something was published."""
+        """Something was published, or said of what is."""
         self._thread.wake()
 
     def status(self) -> MirrorStatus:
@@ -155,8 +154,9 @@ class Mirror:
                 continue  # the source's retention was faster
             except DataCorrupt as problem:
                 damaged = problem  # the others can be copied all the same
-        self._mark(target)
-        there = keys(survey(target))
+        stored = survey(target)
+        self._mark(target, stored)
+        there = keys(stored)
         for kind, version in self._let_go:
             if (kind, version) in there:
                 target.remove(kind, version)
@@ -185,9 +185,7 @@ class Mirror:
             target.commit(kind, version, manifest.base_model, files, manifest.metadata)
             if not self._present(target, wanted):
                 raise DataCorrupt(f"{target.blobs.url_of(version_path(kind, version))}: was not kept as it was sent")
-        newest = max(target.published(kind), key=lambda found: found.ref.version)
-        if target.latest(kind) != newest:
-            target.point(kind, newest.ref)
+        _point_to_newest(target, kind)
         with self._lock:
             self._durable.add(key)
             self._last = wanted.ref.size, time.monotonic() - began
@@ -220,17 +218,25 @@ class Mirror:
             yield piece
         check_entry(FileEntry(digest.hexdigest(), size), entry, self._source.blobs.url_of(path))
 
-    def _mark(self, target: VersionStore) -> None:
-        """Scores and pins go with what they are said of."""
-        stored = survey(self._source)
-        for key in self._durable & keys(stored):
-            marks = stored.scores.get(key, {}), key in stored.pinned
-            if self._marked.get(key, ({}, False)) == marks:
-                continue
-            if marks[0]:
-                add_scores(target, *key, marks[0])
-            pin(target, *key, pinned=marks[1])
-            self._marked[key] = marks
+    def _mark(self, target: VersionStore, there: Stored) -> None:
+        """Scores and pins go with what they are said of, whenever that was and whoever was down then."""
+        here = survey(self._source)
+        for key in self._durable & keys(here) & keys(there):
+            told, known = here.scores.get(key, {}), there.scores.get(key, {})
+            if {**known, **told} != known:
+                add_scores(target, *key, told)
+            if (key in here.pinned) != (key in there.pinned):
+                pin(target, *key, pinned=key in here.pinned)
+
+
+def _point_to_newest(target: VersionStore, kind: PublishKind) -> None:
+    try:
+        pointed = target.latest(kind)
+    except DataCorrupt as problem:
+        log.warning("%s; it is pointed anew", problem)
+        pointed = None
+    if (newest := target.newest(kind)) and newest != pointed:
+        target.point(kind, newest.ref)
 
 
 def keys(stored: Stored) -> set[Key]:

@@ -98,6 +98,8 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
         """The same again changes nothing."""
         kind, scores = codec.decode_kind(request.kind), dict(request.scores)
         await asyncio.to_thread(self.manager.score, kind, request.version, scores)
+        if self.mirror:
+            self.mirror.wake()
         return pb.ScoreAdapterResponse()
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:

@@ -299,6 +299,14 @@ def versions(manager: CheckpointManager, kind: PublishKind) -> list[int]:
     return [item.ref.version for item in manager.list(kind)]
 
 
+def test_a_best_metric_that_no_version_has_is_told_once(tmp_path, make_tensors, make_shards, caplog) -> None:
+    manager = CheckpointManager(str(tmp_path / "store"), Retention(2, 1, "solve_rat"))
+    for version in range(1, 6):
+        publish(manager, make_shards(make_tensors(version), 1, version), version)
+        manager.score(ADAPTER, version, {"solve_rate": 0.5})
+    assert caplog.text.count("no version has a score 'solve_rat'") == 1
+
+
 def test_retention_keeps_the_newest_and_what_kept_states_need(url, make_tensors, make_shards) -> None:
     manager = CheckpointManager(url, Retention(2))
     state = {"exp_avg/w": np.zeros((2, 2), np.float32)}

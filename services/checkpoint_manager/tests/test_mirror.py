@@ -128,6 +128,29 @@ def test_what_is_damaged_in_the_mirror_is_copied_anew(publish, target) -> None:
     assert contents(target)[ADAPTER] == [1, 2]
 
 
+def test_what_is_damaged_in_the_mirror_holds_nothing_else_up(publish, tmp_path) -> None:
+    publish(1)
+    with mirroring(publish.manager, str(tmp_path / "mirror")) as mirror:
+        settled(mirror)
+        (tmp_path / "mirror/adapters/v00000001/manifest.json").write_text("{")
+        publish(2)
+        mirror.wake()
+        status = settled(mirror, lambda status: bool(status.problem) or not status.backlog)
+        assert (status.problem, status.durable) == ("", {ADAPTER: 2})
+    assert latest(str(tmp_path / "mirror")).ref.version == 2
+
+
+def test_a_pin_taken_back_while_the_mirror_was_down_is_taken_back_there(publish, tmp_path) -> None:
+    publish(1)
+    pin(publish.manager.store, ADAPTER, 1)
+    target = str(tmp_path / "mirror")
+    with mirroring(publish.manager, target) as mirror:
+        settled(mirror, lambda status: not status.backlog and survey(VersionStore(target)).pinned)
+    pin(publish.manager.store, ADAPTER, 1, pinned=False)
+    with mirroring(publish.manager, target) as mirror:
+        settled(mirror, lambda status: not status.backlog and not survey(VersionStore(target)).pinned)
+
+
 def test_what_is_damaged_in_the_store_is_named_and_not_copied(publish, target) -> None:
     publish(1)
     publish(2)
@@ -249,6 +272,11 @@ async def test_the_service_mirrors_and_says_so(tmp_path, make_tensors, make_shar
     await client.publish(ADAPTER, 1, world_size=1, base_model=BASE, adapter_config_json=CONFIG)
     told = (await client.status()).mirror
     assert told and told.url == str(tmp_path / "mirror")
+    assert service.mirror
+    settled(service.mirror)
+    await client.score(ADAPTER, 1, {"solved": 0.5})
+    copy = VersionStore(str(tmp_path / "mirror"))
+    assert poll(lambda: read_scores(copy, ADAPTER, 1) or None, every_s=0.05, for_s=60) == {"solved": 0.5}
     await client.close()
     await service.stop()  # waits a while for what is yet to be copied
     assert contents(str(tmp_path / "mirror"))[ADAPTER] == [1]
