@@ -101,6 +101,7 @@ class CheckpointManager:
         self.staging = Staging(spool_folder(url))
         self._one_of_a_kind = {kind: Lock() for kind in PublishKind}  # a large state holds up no adapter
         self._tidy = Lock()  # scores and removals
+        self._base_model = ""  # of all that is published; empty where that is not known yet
         self.last = 0, 0.0  # bytes and seconds of the last publication since the start
         self._warned = False
         self.problem = ""  # what keeps old versions from going
@@ -227,14 +228,16 @@ class CheckpointManager:
         return present.ref
 
     def _check_base(self, request: Request) -> None:
-        for kind in PublishKind:
-            latest = self.store.latest(kind)
-            if latest and latest.manifest.base_model != request.base_model:
-                raise UserError(
-                    f"{request.what}: belongs to base model {request.base_model[:12]}..., "
-                    f"but store {self.store.blobs.url} holds {kind}s "
-                    f"of {latest.manifest.base_model[:12]}...; choose another checkpoint.url"
-                )
+        """A store is of one base model, found out once: of a long run the state's manifest is large."""
+        if not self._base_model:
+            found = [latest.manifest.base_model for kind in PublishKind if (latest := self.store.latest(kind))]
+            self._base_model = found[0] if found else ""
+        if self._base_model not in ("", request.base_model):
+            raise UserError(
+                f"{request.what}: belongs to base model {request.base_model[:12]}..., "
+                f"but store {self.store.blobs.url} holds versions "
+                f"of {self._base_model[:12]}...; choose another checkpoint.url"
+            )
 
     def _prune(self) -> None:
         reach("manager/prune/started")

@@ -12,7 +12,7 @@ import numpy as np
 from safetensors.numpy import save
 
 from tandem.runtime.faults import VARIABLE
-from tandem.storage import Placement, Retention, ShardMeta, VersionStore, write_shard
+from tandem.storage import Placement, Retention, ShardMeta, VersionStore, acquire, write_shard
 from tandem.types import PublishKind, ShardRef
 from tandem_checkpoint_manager.core import CheckpointManager
 
@@ -55,10 +55,12 @@ def publish(manager: CheckpointManager, url: str, kind: PublishKind, version: in
 
 
 def run(url: str, told: Path, fault: str, ready: Connection) -> None:
-    """Say so, open the store and publish until killed. Each version that was answered for is a line of `told`."""
+    """Say so, take the store from the one before, and publish until killed. Each version that was answered for is a
+    line of `told`."""
     ready.send("ready")
     os.environ[VARIABLE] = fault
-    manager = CheckpointManager(url, Retention(KEEP))
+    lease = acquire(url)
+    manager = CheckpointManager(url, Retention(KEEP), fence=lease.check)
     newest = max((max(VersionStore(url).versions(kind), default=0) for kind in PublishKind), default=0)
     with told.open("a") as file:
         for version in range(newest + 1, newest + 1_000_000):

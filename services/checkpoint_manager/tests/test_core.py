@@ -225,7 +225,7 @@ def test_shards_of_another_base_model(manager, served, make_tensors, make_shards
 
 def test_store_of_another_base_model(manager, served, make_tensors, make_shards) -> None:
     put_all(manager, make_shards(make_tensors(1), 1, 2, base="c" * 64))
-    message = "adapter v2: belongs to base model cccccccccccc..., but store .* holds adapters of aaaaaaaaaaaa"
+    message = "adapter v2: belongs to base model cccccccccccc..., but store .* holds versions of aaaaaaaaaaaa"
     with nothing_changes(manager, served, UserError, message):
         ask(manager, 2, 1, base_model="c" * 64)
 

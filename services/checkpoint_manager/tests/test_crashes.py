@@ -20,7 +20,7 @@ from manager_loop import ADAPTER, KEEP, STATE, content, publish, run
 from safetensors.numpy import load_file
 
 from tandem.runtime.faults import MANAGER
-from tandem.storage import TENSOR_FILE, Retention, VersionStore, latest, read_adapter
+from tandem.storage import TENSOR_FILE, Retention, VersionStore, acquire, latest, read_adapter
 from tandem.types import PublishKind
 from tandem_checkpoint_manager.core import CheckpointManager
 
@@ -82,9 +82,10 @@ class Store:
 
     def check_restart(self) -> None:
         """A manager that starts again sweeps what is left, serves the newest, and publishes on."""
-        manager = CheckpointManager(self.url, Retention(KEEP))
+        lease = acquire(self.url)
+        manager = CheckpointManager(self.url, Retention(KEEP), fence=lease.check)
         root = Path(self.url)
-        assert {path.name for path in root.iterdir()} <= {".staging", "adapters", "states"}
+        assert {path.name for path in root.iterdir()} <= {".staging", "adapters", "lease", "states", "store.json"}
         assert [path for path in (root / ".staging").rglob("*") if path.is_file()] == []
         for kind in (ADAPTER, STATE):
             versions = manager.store.versions(kind)
@@ -95,6 +96,7 @@ class Store:
         sha256 = publish(manager, self.url, ADAPTER, version)
         assert latest(self.url).ref.sha256 == sha256
         manager.close()
+        lease.release()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from tandem.rpc.clients import CheckpointClient
 from tandem.rpc.server import serve
 from tandem.storage import Retention, read_scores
-from tandem.types import PublishKind
+from tandem.types import DataCorrupt, PublishKind
 from tandem_checkpoint_manager.core import CheckpointManager
 from tandem_checkpoint_manager.servicer import SERVICE, CheckpointServicer
 
@@ -57,6 +57,21 @@ def test_kinds_are_published_side_by_side(make_tensors, make_shards, tmp_path: P
         assert publishing.result(DEADLINE_S) == 2
     assert read_scores(manager.store, ADAPTER, 1) == ({"solve_rate": 0.5} if held is ADAPTER else {})
     assert manager.get(held).manifest.version == 2 and manager.get(other).manifest.version == 6
+    manager.close()
+
+
+def test_an_adapter_does_not_read_what_a_state_says_of_its_run(make_tensors, make_shards, tmp_path: Path) -> None:
+    """That is long after a long run. Found out here by damaging it."""
+    manager = CheckpointManager(str(tmp_path / "store"), Retention(3))
+    for kind, version in ((STATE, 1), (ADAPTER, 1), (ADAPTER, 2)):
+        if version == 2:
+            (tmp_path / "store/states/v00000001/manifest.json").write_text("{")
+        for shard in make_shards(make_tensors(version), 1, version, kind=kind):
+            manager.put(shard.ref, [shard.data])
+        config = CONFIG if kind is ADAPTER else ""
+        assert manager.publish(kind, version, world_size=1, base_model=BASE, adapter_config_json=config)
+    with pytest.raises(DataCorrupt):
+        manager.get(STATE)
     manager.close()
 
 
