@@ -146,7 +146,7 @@ class CheckpointConfig(Section):
         description="Where a training state cannot be saved the run ends, or goes on without it until the next one; "
         "what was saved before stays. The last state must be saved.",
     )
-    lease_s: Annotated[float, Field(gt=0)] = Field(
+    lease_s: Annotated[float, Field(ge=1, le=1e6)] = Field(
         default=15, description="A manager on another machine that shows no sign of life for so long is replaced."
     )
 

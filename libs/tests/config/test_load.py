@@ -71,6 +71,12 @@ def test_missing_and_broken_files_are_named(tmp_path: Path) -> None:
         load_recipe(tmp_path / "empty.yaml")
 
 
+@pytest.mark.parametrize("seconds", ["0.01", "inf", "nan"])
+def test_a_lease_lasts_for_a_sensible_time(recipe: Path, seconds: str) -> None:
+    with pytest.raises(UserError, match="lease_s"):
+        load_recipe(recipe, [f"checkpoint.lease_s={seconds}"])
+
+
 def test_a_mirror_is_another_place_than_the_store(recipe: Path) -> None:
     with pytest.raises(UserError, match="also_to is url, s3://b/run; a mirror is another place"):
         load_recipe(recipe, ["checkpoint.url=s3://b/run", "checkpoint.also_to=s3://b/run/"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -10,8 +11,8 @@ from collections.abc import Iterator
 import pytest
 from tests.s3 import CUT, CUT_ANSWER, DROP, ENDPOINT, LOSE, FaultyProxy, faulty_proxy, make_bucket
 
-from tandem.storage import BlobStore, FileEntry, VersionStore, latest, measure, read_adapter
-from tandem.types import DataCorrupt, NotFound, PublishKind, StaleRequest, Unavailable
+from tandem.storage import BlobStore, FileEntry, VersionStore, acquire, latest, measure, read_adapter
+from tandem.types import DataCorrupt, NotFound, PublishKind, StaleRequest, TandemError, Unavailable
 
 ADAPTER = PublishKind.ADAPTER
 PART = 5 * 2**20  # the least that S3 takes, but for the last
@@ -178,3 +179,11 @@ def test_a_sweep_gives_up_only_what_a_store_uploads(proxy, blobs) -> None:
         blobs.fs.call_s3("create_multipart_upload", Bucket=bucket, Key=key)
     VersionStore(f"s3://{bucket}").recover()
     assert uploads(blobs) == ["others/adapters/v00000001/adapter_model.safetensors"]
+
+
+def test_a_lease_whose_old_files_cannot_be_cleared_is_given_back(proxy, blobs) -> None:
+    acquire(blobs.url).release()
+    proxy.fault = lambda method, path: 403 if method == "DELETE" and "00000001.json" in path else None
+    with pytest.raises(TandemError, match=r"removing .*lease/00000001.json"):
+        acquire(blobs.url)
+    assert json.loads(blobs.read("lease/00000002.json"))["released"]

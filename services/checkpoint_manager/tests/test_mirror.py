@@ -145,7 +145,7 @@ def test_a_pin_taken_back_while_the_mirror_was_down_is_taken_back_there(publish,
     pin(publish.manager.store, ADAPTER, 1)
     target = str(tmp_path / "mirror")
     with mirroring(publish.manager, target) as mirror:
-        settled(mirror, lambda status: not status.backlog and survey(VersionStore(target)).pinned)
+        settled(mirror, lambda status: not status.backlog and bool(survey(VersionStore(target)).pinned))
     pin(publish.manager.store, ADAPTER, 1, pinned=False)
     with mirroring(publish.manager, target) as mirror:
         settled(mirror, lambda status: not status.backlog and not survey(VersionStore(target)).pinned)
