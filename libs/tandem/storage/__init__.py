@@ -1,11 +1,11 @@
 """A blob store over fsspec, the shard and manifest formats, atomic commit, verified reading. No torch."""
 
 from tandem.storage.adapter_files import adapter_files, check_base, parse_adapter_config, parse_object
-from tandem.storage.blobs import STAGING, BlobStore
+from tandem.storage.blobs import BlobStore
 from tandem.storage.hashing import measure, read_pieces
 from tandem.storage.identity import check_same_run, identify
 from tandem.storage.incoming import Receiver, Staging, check_complete
-from tandem.storage.join import WINDOW_BYTES, JoinPlan, joined_pieces, plan_join
+from tandem.storage.join import WINDOW_BYTES, joined_pieces, plan_join
 from tandem.storage.lease import Lease, acquire
 from tandem.storage.local import sync_folder
 from tandem.storage.manifest import CONFIG_FILE, MANIFEST, TENSOR_FILE, FileEntry, Manifest, version_path
@@ -21,12 +21,10 @@ __all__ = [
     "CHUNK_BYTES",
     "CONFIG_FILE",
     "MANIFEST",
-    "STAGING",
     "TENSOR_FILE",
     "WINDOW_BYTES",
     "BlobStore",
     "FileEntry",
-    "JoinPlan",
     "Key",
     "Lease",
     "Manifest",
