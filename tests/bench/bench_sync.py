@@ -36,6 +36,7 @@ REPEATS = int(os.environ.get("SYNC_REPEATS", "3"))
 MEMORY = Path("/dev/shm")
 BARE = AdapterRef(0, "", "", "", "", 0)
 SIZES = {"bfloat16": 175e6, "float32": 349e6}
+DTYPES = os.environ.get("SYNC_DTYPES", "bfloat16,float32").split(",")
 
 
 class Ranks:
@@ -117,7 +118,7 @@ async def test_by_the_store_against_directly(tmp_path: Path) -> None:
         addresses = [said["address"] for _, said in started]
         ranks = Ranks([(await stack.enter_async_context(side("rank", str(n))))[0] for n in range(RANKS)])
         checkpoints, version = CheckpointClient(manager.address), 0
-        for ranks.dtype in SIZES:
+        for ranks.dtype in DTYPES:
             for number in REPLICAS:
                 fleet = Fleet(addresses[:number], RolloutConfig(), probe_tolerance=1e-3)
                 services = Services(fleet, ranks, checkpoints, manager.address, ADAPTER_CONFIG, BASE)  # type: ignore[arg-type]
