@@ -89,7 +89,7 @@ async def rank(number: str) -> None:
             part[0, 0] = order["version"]  # no version is the one before
         meta = ShardMeta(PublishKind.ADAPTER, order["version"], int(number), RANKS, BASE, places)
         to = Destinations(order["to"][0], tuple(order["to"][1:]))
-        say(asdict(await send(memory.copy(parts, meta), to)))
+        say(asdict(await send(memory.copy(parts, meta), to, timeout_s=600.0)))
 
 
 def _shard(number: int, dtype: str) -> tuple[dict[str, torch.Tensor], dict[str, Placement]]:
