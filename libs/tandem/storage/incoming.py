@@ -63,16 +63,22 @@ class Staging:
     """The shards of versions not yet joined. Methods may be called from several threads."""
 
     def __init__(
-        self, folder: Path, setting: str = "checkpoint.url", anew: str = "delete v{version} to start it anew"
+        self,
+        folder: Path,
+        setting: str = "checkpoint.url",
+        anew: str = "delete v{version} to start it anew",
+        run: str = "",
     ) -> None:
         """`folder` is local and no one else's: what a crash has left in it goes.
 
         `setting` names the field of the config that says where it is; `anew` says in errors how a version whose
-        shards do not go together is begun anew.
+        shards do not go together is begun anew. Of shards that name a run `run`'s alone are
+        taken; empty: any's.
         """
         self.folder = folder
         self.setting = setting
         self.anew = anew
+        self.run = run
         self._shards: dict[tuple[PublishKind, int], dict[int, Shard]] = {}
         self._lock = Lock()
         with explained(f"making {folder}", writing=True, setting=setting):
@@ -84,7 +90,8 @@ class Staging:
         """Receive a shard in the body; leaving it keeps the shard if it is whole, sound and not in conflict.
 
         Raises:
-            UserError: this rank has sent other bytes for this version, or ranks disagree on their number.
+            UserError: this rank has sent other bytes for this version, ranks disagree on their number, or the shard is
+                of another run.
             DataCorrupt: truncated, changed on the way, or not what it was announced as.
         """
         self._check_conflict(ref)
@@ -162,6 +169,10 @@ class Staging:
 
     def _keep(self, shard: Shard, path: Path, target: Path) -> None:
         ref = shard.ref
+        if self.run and shard.run not in ("", self.run):
+            raise UserError(
+                f"{shard.what}: is of run {shard.run!r}, not {self.run!r}; stop the other's learner"
+            )
         self._check_conflict(ref)
         with self._lock, explained(f"spooling {target}", writing=True, setting=self.setting):
             os.replace(path, target)

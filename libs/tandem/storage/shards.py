@@ -36,7 +36,8 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class ShardMeta:
-    """What a shard is part of, and where its tensors belong. `base_model` is the base model's fingerprint."""
+    """What a shard is part of, and where its tensors belong. `base_model` is the base model's fingerprint, `run` the
+    run's name."""
 
     kind: PublishKind
     version: Natural
@@ -44,6 +45,7 @@ class ShardMeta:
     world_size: Natural
     base_model: str
     tensors: Mapping[str, Placement]
+    run: str = ""
     format: int = SHARD_FORMAT
 
     def to_metadata(self) -> dict[str, str]:
@@ -79,6 +81,7 @@ class Shard:
     ref: ShardRef
     what: str
     base_model: str
+    run: str
     data_start: int
     tensors: tuple[TensorSpec, ...]
     width: int
@@ -146,7 +149,7 @@ def _compact(header: Header, meta: ShardMeta, ref: ShardRef, what: str) -> Shard
             )
         position += entry.size
         places.extend([*meta.tensors[spec.name].offset, *rest, *entry.shape, *rest])
-    return Shard(ref, what, meta.base_model, header.data_start, specs, width, places)
+    return Shard(ref, what, meta.base_model, meta.run, header.data_start, specs, width, places)
 
 
 @lru_cache(maxsize=8)

@@ -82,12 +82,13 @@ class CheckpointManager:
         rewind_to: int | None = None,
         base_folder: Path = Path(),
         fence: Callable[[], None] = lambda: None,
+        run: str = "",
     ) -> None:
         """Check the store and clear what a crash has left there. After each publication `retention` is applied.
 
         `rewind_to` is for a run that resumes from that version: what is newer goes, for it will be made anew.
         `base_folder` is the base model's, whose config, tokenizer and processor a published model gets. `fence`
-        raises where the store has another writer by now: it is asked before each change there.
+        raises where the store has another writer by now: it is asked before each change there. `run`: see `Staging`.
 
         Raises:
             UserError: the store cannot be written, or holds a training state newer than `rewind_to`.
@@ -98,7 +99,7 @@ class CheckpointManager:
         self.store.blobs.check_writable()
         identify(self.store, fresh=rewind_to is None)
         self.store.recover(rewind_to)
-        self.staging = Staging(spool_folder(url))
+        self.staging = Staging(spool_folder(url), run=run)
         self._one_of_a_kind = {kind: Lock() for kind in PublishKind}  # a large state holds up no adapter
         self._tidy = Lock()  # scores and removals
         self._base_model = ""  # of all that is published; empty where that is not known yet

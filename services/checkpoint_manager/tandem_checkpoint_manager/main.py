@@ -78,7 +78,9 @@ def _open(url: str, config: Config, rewind_to: int | None) -> tuple[Lease, Check
     try:
         wanted = config.checkpoint
         retention = Retention(wanted.keep, wanted.keep_best, wanted.best_metric, wanted.keep_every)
-        return lease, CheckpointManager(url, retention, rewind_to, Path(config.model.path), lease.check)
+        return lease, CheckpointManager(
+            url, retention, rewind_to, Path(config.model.path), lease.check, config.run.name
+        )
     except BaseException:
         lease.release()
         raise

@@ -48,6 +48,7 @@ def shard(
     version: int = 1,
     kind: PublishKind = PublishKind.ADAPTER,
     base: str = BASE,
+    run: str = "",
 ) -> Sent:
     """Rank's rows of every tensor (ceil(rows / world_size) each, the last ranks less or none)."""
     parts, places = {}, {}
@@ -57,7 +58,7 @@ def shard(
         if rows.size:
             parts[name] = rows.copy()
             places[name] = Placement(array.shape, (rank * step,) + (0,) * (array.ndim - 1))
-    data = save(parts, metadata=ShardMeta(kind, version, rank, world_size, base, places).to_metadata())
+    data = save(parts, metadata=ShardMeta(kind, version, rank, world_size, base, places, run).to_metadata())
     return Sent(ShardRef(kind, version, rank, world_size, hashlib.sha256(data).hexdigest(), len(data)), data)
 
 

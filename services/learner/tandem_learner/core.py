@@ -140,7 +140,8 @@ class LearnerCore:
             whole = random_states(self.comm.device, self.comm.rank)
             whole |= self.optimizer.counters() if self.comm.rank == 0 else {}
         tensors, places = shard_tensors(parts, whole, self.policy.parameters)
-        meta = ShardMeta(kind, self.version, self.comm.rank, self.comm.world_size, self.base_model, places)
+        comm, run = self.comm, self.config.run.name
+        meta = ShardMeta(kind, self.version, comm.rank, comm.world_size, self.base_model, places, run)
         return self._host_memory.copy(tensors, meta)
 
     def restore(self, adapter: AdapterRef, state: AdapterRef | None) -> int:
