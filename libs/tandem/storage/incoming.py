@@ -170,9 +170,7 @@ class Staging:
     def _keep(self, shard: Shard, path: Path, target: Path) -> None:
         ref = shard.ref
         if self.run and shard.run not in ("", self.run):
-            raise UserError(
-                f"{shard.what}: is of run {shard.run!r}, not {self.run!r}; stop the other's learner"
-            )
+            raise UserError(f"{shard.what}: is of run {shard.run!r}, not {self.run!r}; stop the other's learner")
         self._check_conflict(ref)
         with self._lock, explained(f"spooling {target}", writing=True, setting=self.setting):
             os.replace(path, target)

@@ -225,9 +225,7 @@ def test_shards_of_another_base_model(manager, served, make_tensors, make_shards
 
 def test_a_shard_of_another_run_is_refused_and_one_of_this_run_taken(url, make_tensors, make_shards) -> None:
     manager = CheckpointManager(url, Retention(3), run="mine")
-    with pytest.raises(
-        UserError, match=r"rank 0 of 1: is of run 'theirs', not 'mine'; stop the other's"
-    ):
+    with pytest.raises(UserError, match=r"rank 0 of 1: is of run 'theirs', not 'mine'; stop the other's"):
         put_all(manager, make_shards(make_tensors(), 1, run="theirs"))
     assert publish(manager, make_shards(make_tensors(), 1, run="mine")).version == 1
     manager.close()
