@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
+from rich.console import Console
 
 import tandem_checkpoint_manager.main
 import tandem_controller.main
@@ -62,7 +63,9 @@ async def serving(config: Config) -> AsyncIterator[Services]:
             running.append(await module.start(config))
         checkpoint, learner, rollout = (service.address for service in running)
         deployment = Deployment((rollout,), learner, checkpoint)
-        async with tandem_controller.main.connected(deployment, config) as services:
+        async with tandem_controller.main.connected(
+            deployment, config, Console(quiet=True), asyncio.Event()
+        ) as services:
             yield services
     finally:
         for service in reversed(running):
