@@ -10,8 +10,10 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from threading import Lock
 from uuid import uuid4
+from zlib import crc32
 
 from tandem.runtime import reach
+from tandem.storage.hashing import read_pieces
 from tandem.storage.problems import explained
 from tandem.storage.shards import CHUNK_BYTES, OpenShard, Shard, read_shard
 from tandem.storage.spool import file_name, open_written, shard_name, sweep
@@ -27,7 +29,7 @@ class Receiver:
         self.what = shard_name(ref)
         self.path = path
         self.digest = hashlib.sha256()
-        self.size = 0
+        self.crc = self.size = 0
         self.file = open(path, "xb")  # noqa: SIM115 - open from here to `discard`
 
     def write(self, chunk: bytes) -> None:
@@ -40,6 +42,7 @@ class Receiver:
         with explained(f"spooling {self.path}", writing=True, setting=self.setting):
             self.file.write(chunk)
         self.digest.update(chunk)
+        self.crc = crc32(chunk, self.crc)
         reach("manager/receive/chunk")
 
     def close(self) -> None:
@@ -103,7 +106,7 @@ class Staging:
             yield receiver
             receiver.close()
             with open(receiver.path, "rb") as file:
-                shard = read_shard(file.fileno(), ref, receiver.what)
+                shard = read_shard(file.fileno(), ref, receiver.what, receiver.crc)
             reach("manager/receive/checked")
             self._keep(shard, receiver.path, path)
         finally:
@@ -120,11 +123,14 @@ class Staging:
         reach("manager/receive/started")
         path, what = self._path(ref), shard_name(ref)
         with open_written(self.folder, ref) as file:
+            digest, crc = hashlib.sha256(), 0
             with explained(f"reading the {what}"):
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != ref.sha256:
+                for piece in read_pieces(file):
+                    digest.update(piece)
+                    crc = crc32(piece, crc)
+            if (found := digest.hexdigest()) != ref.sha256:
                 raise DataCorrupt(f"{what}: sha256 of {path} is {found[:12]}..., announced {ref.sha256[:12]}...")
-            shard = read_shard(file.fileno(), ref, what)
+            shard = read_shard(file.fileno(), ref, what, crc)
         reach("manager/receive/checked")
         self._keep(shard, path, path)
 
@@ -134,16 +140,16 @@ class Staging:
             return {rank: shard.ref for rank, shard in self._shards.get((kind, version), {}).items()}
 
     @contextmanager
-    def opened(self, refs: list[ShardRef], *, hash_again: bool = True) -> Iterator[list[OpenShard]]:
-        """Open shards for joining, which hashes each again, for the spool is a disk like any other, unless the caller
-        checks what he makes of them."""
+    def opened(self, refs: list[ShardRef], *, check: bool = True) -> Iterator[list[OpenShard]]:
+        """Open shards for joining, which checks each once more, for the spool is a disk like any other; not so where
+        the caller checks what he makes of them."""
         with ExitStack() as files:
             shards = []
             for ref in refs:
                 path = self._path(ref)
                 with explained(f"reading the {shard_name(ref)}"):
                     file = files.enter_context(open_written(self.folder, ref))
-                shards.append(OpenShard(self._held(ref), file.fileno(), str(path), hash_again))
+                shards.append(OpenShard(self._held(ref), file.fileno(), str(path), check))
             yield shards
 
     def drop(self, kind: PublishKind, version: int) -> bool:

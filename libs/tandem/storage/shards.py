@@ -72,7 +72,8 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """A shard as it describes itself, kept small: a manager holds many. `what` names it in errors.
+    """A shard as it describes itself, kept small: a manager holds many. `what` names it in errors, `crc` is the CRC-32
+    of its file, taken along when its sha256 was found right.
 
     `places` holds for each tensor `width` offsets, then `width` sizes; a tensor of fewer dimensions leaves the
     last ones of each unused.
@@ -80,6 +81,7 @@ class Shard:
 
     ref: ShardRef
     what: str
+    crc: int
     base_model: str
     run: str
     data_start: int
@@ -112,8 +114,8 @@ class OpenShard:
 _META = TypeAdapter(ShardMeta)
 
 
-def read_shard(fd: int, ref: ShardRef, what: str) -> Shard:
-    """Read what the shard at `fd` says of itself and hold it against `ref`. Its hash is the caller's affair.
+def read_shard(fd: int, ref: ShardRef, what: str, crc: int) -> Shard:
+    """Read what the shard at `fd` says of itself and hold it against `ref`. Its sha256, and `crc`, are the caller's.
 
     Raises:
         DataCorrupt: no shard, or one of another kind, version, rank or world size.
@@ -130,10 +132,10 @@ def read_shard(fd: int, ref: ShardRef, what: str) -> Shard:
             raise DataCorrupt(f"{what}: the file says {field} {said}, but it was sent as {field} {asked}")
     for name, entry in header.tensors.items():
         _check_placement(name, entry, meta.tensors.get(name), what)
-    return _compact(header, meta, ref, what)
+    return _compact(header, meta, ref, what, crc)
 
 
-def _compact(header: Header, meta: ShardMeta, ref: ShardRef, what: str) -> Shard:
+def _compact(header: Header, meta: ShardMeta, ref: ShardRef, what: str, crc: int) -> Shard:
     order = sorted(header.tensors, key=lambda name: place_in_file(name, header.tensors[name].dtype))
     specs = _shared(
         tuple(TensorSpec(name, header.tensors[name].dtype, meta.tensors[name].global_shape) for name in order)
@@ -149,7 +151,7 @@ def _compact(header: Header, meta: ShardMeta, ref: ShardRef, what: str) -> Shard
             )
         position += entry.size
         places.extend([*meta.tensors[spec.name].offset, *rest, *entry.shape, *rest])
-    return Shard(ref, what, meta.base_model, meta.run, header.data_start, specs, width, places)
+    return Shard(ref, what, crc, meta.base_model, meta.run, header.data_start, specs, width, places)
 
 
 @lru_cache(maxsize=8)

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from zlib import crc32
 
 import numpy as np
 import pytest
@@ -47,7 +48,7 @@ def opened(tmp_path: Path):
             path.write_bytes(data)
             files.append(path.open("rb"))
             ref = ShardRef(PublishKind.ADAPTER, 3, rank, len(ranks), hashlib.sha256(data).hexdigest(), len(data))
-            shard = read_shard(files[-1].fileno(), ref, f"rank {rank}")
+            shard = read_shard(files[-1].fileno(), ref, f"rank {rank}", crc32(data))
             shards.append(OpenShard(shard, files[-1].fileno(), str(path)))
         return shards
 

@@ -142,7 +142,7 @@ def test_tensors_that_lie_in_another_order_are_refused(tmp_path) -> None:
     path = tmp_path / "shard"
     path.write_bytes(len(text).to_bytes(8, "little") + text + b"xy")
     with path.open("rb") as file, pytest.raises(DataCorrupt, match="rank 0: tensor a is not where safetensors puts it"):
-        read_shard(file.fileno(), ShardRef(PublishKind.ADAPTER, 3, 0, 1, "0" * 64, path.stat().st_size), "rank 0")
+        read_shard(file.fileno(), ShardRef(PublishKind.ADAPTER, 3, 0, 1, "0" * 64, path.stat().st_size), "rank 0", 0)
 
 
 def test_a_shard_that_changes_after_it_was_read_is_found_at_the_end(opened, part, tmp_path) -> None:

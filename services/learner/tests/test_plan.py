@@ -6,6 +6,7 @@ import json
 import shutil
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 from episodes import play_groups
@@ -87,7 +88,8 @@ def joined_size(file: ShardFile, folder: Path) -> int:
     path = folder / str(file.ref.kind)
     path.write_bytes(b"".join(file.chunks()))
     with open(path, "rb") as opened:
-        shard = OpenShard(read_shard(opened.fileno(), file.ref, "shard"), opened.fileno(), str(path))
+        read = read_shard(opened.fileno(), file.ref, "shard", crc32(path.read_bytes()))
+        shard = OpenShard(read, opened.fileno(), str(path))
         return sum(map(len, joined_pieces(plan_join([shard], "file"))))
 
 

@@ -100,7 +100,7 @@ class Inbox:
         metadata = parse_object(pushed.metadata_json or "{}", f"{what}: metadata_json")
         try:
             # not hashed again: whoever asked for it compares the manifest with the checkpoint manager's
-            with self._staging.opened(held, hash_again=False) as shards:
+            with self._staging.opened(held, check=False) as shards:
                 files = adapter_files(shards, ref.base_model, pushed.adapter_config_json, what)
                 entries = {}
                 for name, pieces in files.items():
