@@ -52,6 +52,7 @@ def interrupted(folder: Path, *more: str, after_rows: int) -> str:
         until = time.monotonic() + 240
         while len(rows(folder)) < after_rows and running.poll() is None and time.monotonic() < until:
             time.sleep(0.2)
+        assert running.poll() is None, running.communicate()[0]
         os.killpg(running.pid, signal.SIGINT)
         output, _ = running.communicate(timeout=120)
     finally:

@@ -13,7 +13,8 @@ from tests.e2e.runs import MODEL, command, interrupted, rows
 
 # The tiny model was made with a window of one turn: with more it answers nonsense and has nothing to learn from, but
 # engine and learner must agree on nonsense too, here on whole transcripts of up to 14 images under a trained adapter.
-WHOLE_TRANSCRIPT = ["env.window=0", "learner.algo.drop_zero_variance=false"]
+# Another window makes it another run: only --force goes on with it.
+WHOLE_TRANSCRIPT = ["env.window=0", "learner.algo.drop_zero_variance=false", "--force"]
 
 
 def evaluated_against_the_base_model(tmp_path: Path) -> None:
