@@ -33,6 +33,11 @@ class Stored:
     scores: Mapping[Key, Mapping[str, float]]
     pinned: Collection[Key]
 
+    @property
+    def keys(self) -> set[Key]:
+        """All versions of all kinds."""
+        return {(kind, version) for kind, versions in self.versions.items() for version in versions}
+
 
 def to_remove(stored: Stored, retention: Retention) -> tuple[Key, ...]:
     """The versions that no rule keeps, training states first, oldest first.
@@ -40,14 +45,14 @@ def to_remove(stored: Stored, retention: Retention) -> tuple[Key, ...]:
     Whatever the rules say these stay: what is pinned, the latest of each kind, the adapter before it, which engines may
     serve, and the weights of every state that stays, which a resume needs.
     """
-    kept = {key for key in _all(stored) if key in stored.pinned or _nth(key[1], retention.keep_every)}
+    kept = {key for key in stored.keys if key in stored.pinned or _nth(key[1], retention.keep_every)}
     for kind, versions in stored.versions.items():
         kept |= {(kind, version) for version in sorted(versions)[-max(retention.keep, LEAST[kind]) :]}
     for kind in WEIGHTS:
         kept |= {(kind, version) for version in _best(stored, kind, retention)}
     kept |= {(kind, version) for state, version in tuple(kept) if state is PublishKind.STATE for kind in WEIGHTS}
     order = (PublishKind.STATE, *WEIGHTS)  # a state never outlives its weights, should the removal be cut short
-    return tuple(sorted(_all(stored) - kept, key=lambda key: (order.index(key[0]), key[1])))
+    return tuple(sorted(stored.keys - kept, key=lambda key: (order.index(key[0]), key[1])))
 
 
 def best_unknown(stored: Stored, retention: Retention) -> str:
@@ -59,10 +64,6 @@ def best_unknown(stored: Stored, retention: Retention) -> str:
         f"no version has a score {retention.best_metric!r}, which checkpoint.best_metric names, so none is kept as one "
         f"of the best; they have: {', '.join(told)}"
     )
-
-
-def _all(stored: Stored) -> set[Key]:
-    return {(kind, version) for kind, versions in stored.versions.items() for version in versions}
 
 
 def _nth(version: int, every: int) -> bool:

@@ -101,7 +101,7 @@ class Mirror:
                 self._target.lease.release()
 
     def _backlog(self) -> set[Key]:
-        here = keys(survey(self._source))
+        here = survey(self._source).keys
         with self._lock:
             return here - self._durable - self._let_go
 
@@ -156,7 +156,7 @@ class Mirror:
                 damaged = problem  # the others can be copied all the same
         stored = survey(target)
         self._mark(target, stored)
-        there = keys(stored)
+        there = stored.keys
         for kind, version in self._let_go:
             if (kind, version) in there:
                 target.remove(kind, version)
@@ -172,7 +172,7 @@ class Mirror:
         both = Stored(versions, {**there.scores, **here.scores}, {*there.pinned, *here.pinned})
         with self._lock:
             self._let_go = frozenset(to_remove(both, self._retention))
-        return keys(here) - self._durable - self._let_go
+        return here.keys - self._durable - self._let_go
 
     def _copy(self, target: VersionStore, key: Key) -> None:
         began, (kind, version) = time.monotonic(), key
@@ -221,7 +221,7 @@ class Mirror:
     def _mark(self, target: VersionStore, there: Stored) -> None:
         """Scores and pins go with what they are said of, whenever that was and whoever was down then."""
         here = survey(self._source)
-        for key in self._durable & keys(here) & keys(there):
+        for key in self._durable & here.keys & there.keys:
             told, known = here.scores.get(key, {}), there.scores.get(key, {})
             if {**known, **told} != known:
                 add_scores(target, *key, told)
@@ -237,8 +237,3 @@ def _point_to_newest(target: VersionStore, kind: PublishKind) -> None:
         pointed = None
     if (newest := target.newest(kind)) and newest != pointed:
         target.point(kind, newest.ref)
-
-
-def keys(stored: Stored) -> set[Key]:
-    """All versions of all kinds."""
-    return {(kind, version) for kind, versions in stored.versions.items() for version in versions}
