@@ -10,7 +10,7 @@ from tandem.cluster.host import ServiceHost, result
 from tandem.cluster.registry import NAMESPACE, actor_name
 from tandem.config import Config
 from tandem.rpc.clients import CheckpointClient
-from tandem.types import NotFound, PublishKind, Unavailable, UserError
+from tandem.types import Identity, NotFound, PublishKind, Role, Unavailable, UserError
 
 
 def soon() -> float:
@@ -29,7 +29,12 @@ async def test_a_hosted_service_is_found_and_answers_and_its_mistakes_keep_their
         def hosted(index: int):
             name = actor_name("run-a", "checkpoint_manager", index)
             actor = ServiceHost.options(name=name, **options)
-            return actor.remote("tandem_checkpoint_manager.main", config.model_dump_json(), host)
+            return actor.remote(
+                "tandem_checkpoint_manager.main",
+                config.model_dump_json(),
+                host,
+                Identity(Role.CHECKPOINT_MANAGER, index),
+            )
 
         manager = hosted(0)
         address = result(manager.start.remote(), soon(), "start")

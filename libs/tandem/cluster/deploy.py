@@ -21,7 +21,7 @@ from tandem.cluster.registry import NAMESPACE, actor_name, find
 from tandem.cluster.session import HEAD_MEM, ray_session
 from tandem.config import Config
 from tandem.obs import get_logger
-from tandem.types import UserError
+from tandem.types import Identity, Role, UserError
 
 log = get_logger(__name__)
 STOP_S = 20.0
@@ -107,7 +107,7 @@ def _start(
                 namespace=NAMESPACE,
                 runtime_env={"env_vars": ONE_THREAD},
                 **_resources(config, service, index, group),
-            ).remote(f"tandem_{service}.main", config.model_dump_json(), host)
+            ).remote(f"tandem_{service}.main", config.model_dump_json(), host, Identity(Role(service), index, 1))
         except ValueError as problem:  # Ray's word for a name that is taken
             raise UserError(f"run {run} is on this cluster already; stop it or choose another run.name") from problem
         hosts.append(actor)

@@ -13,7 +13,8 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 
 from tandem.config import Config
 from tandem.obs import get_logger, setup_logging
-from tandem.types import TandemError
+from tandem.rpc.door import Door
+from tandem.types import Identity, TandemError
 
 log = get_logger(__name__)
 
@@ -22,8 +23,8 @@ log = get_logger(__name__)
 class ServiceHost:
     """Hosts one service. Its process has the service's own dependencies; the caller needs none of them."""
 
-    def __init__(self, module: str, config_json: str, host: str) -> None:
-        self.module = module
+    def __init__(self, module: str, config_json: str, host: str, me: Identity) -> None:
+        self.module, self.door = module, Door(me)
         self.config = Config.model_validate_json(config_json)
         self.host = host or ray.util.get_node_ip_address()
         self.service: Any = None
@@ -42,7 +43,7 @@ class ServiceHost:
         """Run the module's `start`; the address it serves at, empty for one that serves none."""
         setup_logging(self.config.obs, f"{self.module.split('.')[0].removeprefix('tandem_')}[{os.getpid()}]")
         module = importlib.import_module(self.module)
-        self.service = await module.start(self.config, host=self.host, **arguments)
+        self.service = await module.start(self.config, host=self.host, door=self.door, **arguments)
         return self.service.address
 
     async def stop(self) -> None:

@@ -8,6 +8,7 @@ from uuid import uuid4
 
 import grpc
 
+from tandem.rpc.door import OPEN, Door
 from tandem.rpc.errors import from_rpc_error
 from tandem.rpc.interceptor import PROTOCOL, PROTOCOL_KEY
 from tandem.rpc.server import MAX_MESSAGE_BYTES
@@ -29,10 +30,10 @@ def new_request_id() -> str:
 class Peer:
     """A channel to the service `name` at `address` (host:port)."""
 
-    def __init__(self, name: str, address: str) -> None:
+    def __init__(self, name: str, address: str, door: Door = OPEN) -> None:
         self.name = f"{name} at {address}"
         self.address = address
-        self.channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+        self.channel = door.connect(address, OPTIONS)
 
     async def unary(self, method: Any, request: Any, timeout_s: float) -> Any:
         """Call a method with one reply (the request may be a message or an iterator of messages)."""

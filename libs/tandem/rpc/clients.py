@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
 from tandem.rpc import codec
 from tandem.rpc.channel import Peer, new_request_id
+from tandem.rpc.door import OPEN, Door
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as cpb
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2_grpc
 from tandem.rpc.gen.common.v1 import common_pb2
@@ -38,8 +39,8 @@ LONG_S = 600.0
 class RolloutClient:
     """One rollout replica."""
 
-    def __init__(self, address: str) -> None:
-        self.peer = Peer("rollout", address)
+    def __init__(self, address: str, door: Door = OPEN) -> None:
+        self.peer = Peer("rollout", address, door)
         self.stub = rollout_pb2_grpc.RolloutServiceStub(self.peer.channel)
 
     async def rollout(self, task: RolloutTask, timeout_s: float = LONG_S) -> AsyncIterator[TrajectoryGroup]:
@@ -113,8 +114,8 @@ class RolloutClient:
 class LearnerClient:
     """The learner, through rank 0."""
 
-    def __init__(self, address: str) -> None:
-        self.peer = Peer("learner", address)
+    def __init__(self, address: str, door: Door = OPEN) -> None:
+        self.peer = Peer("learner", address, door)
         self.stub = learner_pb2_grpc.LearnerServiceStub(self.peer.channel)
 
     async def train_step(
@@ -188,8 +189,8 @@ class LearnerClient:
 class CheckpointClient:
     """The checkpoint manager."""
 
-    def __init__(self, address: str) -> None:
-        self.peer = Peer("checkpoint manager", address)
+    def __init__(self, address: str, door: Door = OPEN) -> None:
+        self.peer = Peer("checkpoint manager", address, door)
         self.stub = checkpoint_pb2_grpc.CheckpointServiceStub(self.peer.channel)
 
     async def put_shard(self, shard: ShardRef, chunks: Iterable[bytes], timeout_s: float = LONG_S) -> ShardRef:

@@ -10,6 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_health.v1._async import HealthServicer
 from grpc_reflection.v1alpha import reflection
 
+from tandem.rpc.door import OPEN, Door
 from tandem.rpc.interceptor import Boundary
 from tandem.types import UserError
 
@@ -71,7 +72,7 @@ class Listener:
         await self.server.stop(None)
 
 
-async def listen(host: str = "127.0.0.1", port: int = 0) -> Listener:
+async def listen(host: str = "127.0.0.1", port: int = 0, door: Door = OPEN) -> Listener:
     """Take a port; 0 takes a free one.
 
     Raises:
@@ -79,7 +80,7 @@ async def listen(host: str = "127.0.0.1", port: int = 0) -> Listener:
     """
     server = grpc.aio.server(interceptors=[Boundary()], options=OPTIONS)
     try:
-        bound = server.add_insecure_port(f"{host}:{port}")
+        bound = door.bind(server, f"{host}:{port}")
     except RuntimeError as problem:
         raise UserError(
             f"cannot listen on {host}:{port}: taken or not this machine's; choose another port, or 0 for a free one"
@@ -88,7 +89,12 @@ async def listen(host: str = "127.0.0.1", port: int = 0) -> Listener:
 
 
 async def serve(
-    register: Callable[[grpc.aio.Server], None], services: Sequence[str], *, host: str = "127.0.0.1", port: int = 0
+    register: Callable[[grpc.aio.Server], None],
+    services: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    door: Door = OPEN,
 ) -> RunningServer:
     """`listen`, then `Listener.serve`. Raises as `listen`."""
-    return await (await listen(host, port)).serve(register, services)
+    return await (await listen(host, port, door)).serve(register, services)

@@ -11,6 +11,7 @@ from tandem.types.episode import (
     Turn,
 )
 from tandem.types.errors import DataCorrupt, NotFound, StaleRequest, TandemError, Unavailable, UserError, exit_code
+from tandem.types.member import Death, Identity, Member, Role
 from tandem.types.service import (
     AdapterLoaded,
     CheckpointStatus,
@@ -30,13 +31,17 @@ __all__ = [
     "CheckpointStatus",
     "ContextPolicy",
     "DataCorrupt",
+    "Death",
     "Exported",
     "FinishReason",
+    "Identity",
     "LearnerStatus",
+    "Member",
     "MirrorStatus",
     "NotFound",
     "PublishKind",
     "Pushed",
+    "Role",
     "RolloutStatus",
     "RolloutTask",
     "Sampling",

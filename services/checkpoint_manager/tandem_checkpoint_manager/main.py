@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tandem.config import Config
+from tandem.rpc.door import OPEN, Door
 from tandem.rpc.server import RunningServer, listen
 from tandem.storage import Lease, Retention, VersionStore, acquire
 from tandem.types import UserError
@@ -36,7 +37,7 @@ class CheckpointService:
 
 
 async def start(
-    config: Config, *, host: str = "127.0.0.1", port: int = 0, rewind_to: int | None = None
+    config: Config, *, host: str = "127.0.0.1", port: int = 0, rewind_to: int | None = None, door: Door = OPEN
 ) -> CheckpointService:
     """Serve the store at `config.checkpoint.url` (empty: `checkpoints` in the run directory).
 
@@ -46,7 +47,7 @@ async def start(
         UserError: the store cannot be written, has another manager or holds a state newer than `rewind_to`, or the
             port is taken.
     """
-    listener = await listen(host, port)  # first: opening a store mends it, which a start without a port must not
+    listener = await listen(host, port, door)  # first: opening a store mends it, which a start without a port must not
     async with AsyncExitStack() as ends:  # the last first; one that fails keeps none of the others from its end
         try:
             lease, manager = await asyncio.to_thread(_open, config.store_url, config, rewind_to)

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from tandem.config import Config
 from tandem.obs import setup_logging
 from tandem.rpc.alone import run_alone
+from tandem.rpc.door import OPEN, Door
 from tandem.rpc.server import RunningServer, serve
 from tandem.types import TandemError, UserError
 from tandem_learner.channel import Channel
@@ -43,6 +44,7 @@ async def start(
     rank: int = 0,
     world_size: int = 1,
     rendezvous: str = "",
+    door: Door = OPEN,
 ) -> RunningLearner:
     """Load the model, meet the other ranks, and serve (rank 0) or follow (others).
 
@@ -62,13 +64,13 @@ async def start(
     def connect() -> dist.Store:
         return open_store(rank, world_size, rendezvous, config.learner.collective_timeout_s)
 
-    me = Rank(core, thread)
+    me = Rank(core, thread, door)
     if rank > 0:
         return _follower(Follower(me, Channel(connect, rank)), thread)
     leader = Leader(
         me, [Channel(connect, other) for other in range(1, world_size)], config.learner.collective_timeout_s
     )
-    return await _leader(leader, thread, host, port)
+    return await _leader(leader, thread, host, port, door)
 
 
 def _open(config: Config, rank: int, world_size: int, rendezvous: str) -> LearnerCore:
@@ -81,9 +83,11 @@ def _open(config: Config, rank: int, world_size: int, rendezvous: str) -> Learne
         raise
 
 
-async def _leader(leader: Leader, thread: ThreadPoolExecutor, host: str, port: int) -> RunningLearner:
+async def _leader(leader: Leader, thread: ThreadPoolExecutor, host: str, port: int, door: Door) -> RunningLearner:
     try:
-        server: RunningServer = await serve(LearnerServicer(leader).register, [SERVICE], host=host, port=port)
+        server: RunningServer = await serve(
+            LearnerServicer(leader).register, [SERVICE], host=host, port=port, door=door
+        )
     except TandemError:
         await leader.stop()
         _leave(thread)

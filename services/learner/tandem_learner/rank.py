@@ -11,6 +11,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
+from tandem.rpc.door import OPEN, Door
 from tandem.types import PublishKind, StaleRequest, Unavailable
 from tandem_learner.core import LearnerCore
 from tandem_learner.host_copy import HostCopy
@@ -26,8 +27,9 @@ class Rank:
     What an order to export begins goes on beside the orders that follow, from a copy that it has for itself.
     """
 
-    def __init__(self, core: LearnerCore, thread: ThreadPoolExecutor) -> None:
+    def __init__(self, core: LearnerCore, thread: ThreadPoolExecutor, door: Door = OPEN) -> None:
         self.core = core
+        self._door = door
         self._thread = thread
         self._copies: dict[PublishKind, HostCopy] = {}
         self._sending: dict[PublishKind, asyncio.Task[Sent]] = {}
@@ -90,7 +92,7 @@ class Rank:
         config = self.core.config
         shared = config.store_url if config.checkpoint.shards == "shared_fs" else ""
         with self._named(order):
-            return await send(copy, order.to, config.learner.collective_timeout_s, shared)
+            return await send(copy, order.to, config.learner.collective_timeout_s, shared, self._door)
 
     @contextmanager
     def _named(self, order: Order) -> Iterator[None]:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from threading import Event
 
 from tandem.rpc.clients import CheckpointClient, RolloutClient
+from tandem.rpc.door import OPEN, Door
 from tandem.runtime import together
 from tandem.storage import write_shard
 from tandem.types import TandemError, Unavailable
@@ -17,7 +18,7 @@ from tandem_learner.orders import Destinations, Sent
 REPLICA_S = 120.0
 
 
-async def send(copy: HostCopy, to: Destinations, timeout_s: float, shared: str = "") -> Sent:
+async def send(copy: HostCopy, to: Destinations, timeout_s: float, shared: str = "", door: Door = OPEN) -> Sent:
     """Check, hash and send a shard to all destinations at the same time; what it is, and which replicas missed it.
 
     `timeout_s` is how long rank 0 waits for all of it: replicas have half of that, and `REPLICA_S` at most.
@@ -32,14 +33,14 @@ async def send(copy: HostCopy, to: Destinations, timeout_s: float, shared: str =
     """
     file = await asyncio.to_thread(shard_file, copy)
     replica_s = min(REPLICA_S, timeout_s / 2)
-    replicas = [_to_replica(file, address, replica_s) for address in to.replica_addresses]
-    _, *problems = await together(_to_manager(file, to.checkpoint_address, shared), *replicas)
+    replicas = [_to_replica(file, address, replica_s, door) for address in to.replica_addresses]
+    _, *problems = await together(_to_manager(file, to.checkpoint_address, shared, door), *replicas)
     found = zip(to.replica_addresses, problems, strict=True)
     return Sent(file.ref, {address: problem for address, problem in found if problem})
 
 
-async def _to_manager(file: ShardFile, address: str, shared: str) -> str:
-    client = CheckpointClient(address)
+async def _to_manager(file: ShardFile, address: str, shared: str, door: Door) -> str:
+    client = CheckpointClient(address, door)
     try:
         if shared:
             await write_shared(file, shared)
@@ -70,9 +71,9 @@ async def write_shared(file: ShardFile, url: str) -> None:
         await asyncio.gather(writing, return_exceptions=True)
 
 
-async def _to_replica(file: ShardFile, address: str, timeout_s: float) -> str:
+async def _to_replica(file: ShardFile, address: str, timeout_s: float, door: Door) -> str:
     """Empty, or why the replica did not get it."""
-    client = RolloutClient(address)
+    client = RolloutClient(address, door)
     try:
         await client.put_shard(file.ref, file.chunks(), timeout_s)
     except TandemError as problem:

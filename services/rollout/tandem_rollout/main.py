@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tandem import envs
 from tandem.config import Config
 from tandem.obs import get_logger
+from tandem.rpc.door import OPEN, Door
 from tandem.rpc.server import RunningServer, serve
 from tandem.types import UserError
 from tandem_rollout.adapters import AdapterRules
@@ -43,7 +44,9 @@ class RolloutService:
         await self.replica.close()
 
 
-async def start(config: Config, *, host: str = "127.0.0.1", port: int = 0, replica: int = 0) -> RolloutService:
+async def start(
+    config: Config, *, host: str = "127.0.0.1", port: int = 0, replica: int = 0, door: Door = OPEN
+) -> RolloutService:
     """Start an engine on `config.model.path` and serve it, as version 0: the base model without an adapter.
 
     Raises:
@@ -60,7 +63,7 @@ async def start(config: Config, *, host: str = "127.0.0.1", port: int = 0, repli
         await engine.close()
         raise
     try:
-        server = await serve(RolloutServicer(serving).register, [SERVICE], host=host, port=port)
+        server = await serve(RolloutServicer(serving).register, [SERVICE], host=host, port=port, door=door)
     except UserError:
         await serving.close()
         raise
