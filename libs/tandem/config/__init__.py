@@ -1,9 +1,11 @@
 """One frozen config tree for the whole run: a YAML recipe plus dotted overrides, every key known and checked."""
 
+from tandem.config.faults import FaultsConfig
+from tandem.config.health import HealthConfig
 from tandem.config.learner import AlgoConfig, CorrectionConfig, KlConfig, LearnerConfig, LoraConfig
 from tandem.config.load import dump_yaml, load_recipe
+from tandem.config.store import CheckpointConfig, SyncConfig
 from tandem.config.tree import (
-    CheckpointConfig,
     ClusterConfig,
     Config,
     EngineConfig,
@@ -25,6 +27,8 @@ __all__ = [
     "EngineConfig",
     "EnvConfig",
     "EvalConfig",
+    "FaultsConfig",
+    "HealthConfig",
     "KlConfig",
     "LearnerConfig",
     "LoraConfig",
@@ -33,6 +37,7 @@ __all__ = [
     "RolloutConfig",
     "RunConfig",
     "SftConfig",
+    "SyncConfig",
     "dump_yaml",
     "load_recipe",
 ]

@@ -75,6 +75,8 @@ EFFECTS: Mapping[str, Effect] = {
     "checkpoint.*": Effect.HARMLESS,
     "cluster.*": Effect.HARMLESS,
     "eval.*": Effect.HARMLESS,
+    "faults.*": Effect.HARMLESS,
+    "health.*": Effect.HARMLESS,
     "sync.*": Effect.HARMLESS,
     "obs.*": Effect.HARMLESS,
 }

@@ -12,6 +12,7 @@ from tandem.types.episode import (
 )
 from tandem.types.errors import DataCorrupt, NotFound, StaleRequest, TandemError, Unavailable, UserError, exit_code
 from tandem.types.member import Death, Identity, Member, Role
+from tandem.types.run import MemberStatus, Recovery, RunStatus
 from tandem.types.service import (
     AdapterLoaded,
     CheckpointStatus,
@@ -37,13 +38,16 @@ __all__ = [
     "Identity",
     "LearnerStatus",
     "Member",
+    "MemberStatus",
     "MirrorStatus",
     "NotFound",
     "PublishKind",
     "Pushed",
+    "Recovery",
     "Role",
     "RolloutStatus",
     "RolloutTask",
+    "RunStatus",
     "Sampling",
     "ShardRef",
     "SnapshotTaken",

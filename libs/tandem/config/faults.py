@@ -1,0 +1,18 @@
+"""The section on what a run does when something dies or hangs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tandem.config.section import Section
+
+
+class FaultsConfig(Section):
+    """How long to wait, and how often to try."""
+
+    stall_s: Annotated[float, Field(gt=0, le=1e6)] = Field(
+        default=120,
+        description="Seconds without any progress after which the log says who waits for whom; later again and again.",
+    )

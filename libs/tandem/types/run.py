@@ -1,0 +1,48 @@
+"""How a run fares, as a person asks for it: `tandem status`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tandem.types.member import Death, Member
+
+
+@dataclass(frozen=True, slots=True)
+class MemberStatus:
+    """One member now. `state` is a word or two, such as `serving`, `joining` or `draining`; `version` is the policy
+    version it serves or is at, None where it has none; `since` is when it became so, in Unix seconds."""
+
+    member: Member
+    state: str
+    version: int | None
+    since: float
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """What became of a death: noticed `at` (Unix seconds), `action` was taken, and so many seconds after the death was
+    noticed the place was served again; None while it is not. An empty `action`: nothing could be done."""
+
+    death: Death
+    at: float
+    action: str
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """A run that is running. `phase` is what it does, since `phase_s` seconds; nothing at all has progressed for
+    `quiet_s`. `waits` and `pending` are lines: who waits for whom, and what takes effect at the next step."""
+
+    name: str
+    run_id: str
+    started: float  # Unix seconds
+    version: int
+    steps: int
+    phase: str
+    phase_s: float
+    quiet_s: float
+    members: tuple[MemberStatus, ...] = ()
+    waits: tuple[str, ...] = ()
+    pending: tuple[str, ...] = ()
+    recoveries: tuple[Recovery, ...] = ()
