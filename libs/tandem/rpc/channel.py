@@ -1,4 +1,4 @@
-"""One client call: protocol version in the metadata, a deadline, and Tandem's own exceptions."""
+"""One client call: protocol version, caller and callee in the metadata, a deadline, and Tandem's own exceptions."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ import grpc
 
 from tandem.rpc.door import OPEN, Door
 from tandem.rpc.errors import from_rpc_error
+from tandem.rpc.fence import CALLEE_KEY, CALLER_KEY, encode_identity
 from tandem.rpc.interceptor import PROTOCOL, PROTOCOL_KEY
 from tandem.rpc.server import MAX_MESSAGE_BYTES
+from tandem.types import Identity, Role
 
-METADATA = ((PROTOCOL_KEY, PROTOCOL),)
 OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -28,20 +29,26 @@ def new_request_id() -> str:
 
 
 class Peer:
-    """A channel to the service `name` at `address` (host:port)."""
+    """A channel to the service of a role at `address` (host:port). With a `callee` its server refuses the calls unless
+    it is that very process."""
 
-    def __init__(self, name: str, address: str, door: Door = OPEN) -> None:
-        self.name = f"{name} at {address}"
+    def __init__(self, role: Role, address: str, door: Door = OPEN, callee: Identity | None = None) -> None:
+        self.name = f"{callee or role.replace('_', ' ')} at {address}"
         self.address = address
+        self.metadata: tuple[tuple[str, str], ...] = (
+            (PROTOCOL_KEY, PROTOCOL),
+            (CALLER_KEY, encode_identity(door.me)),
+            *(((CALLEE_KEY, encode_identity(callee)),) if callee else ()),
+        )
         self.channel = door.connect(address, OPTIONS)
 
     async def unary(self, method: Any, request: Any, timeout_s: float) -> Any:
         """Call a method with one reply (the request may be a message or an iterator of messages)."""
-        return await self._mapped(method(request, timeout=timeout_s, metadata=METADATA))
+        return await self._mapped(method(request, timeout=timeout_s, metadata=self.metadata))
 
     async def stream(self, method: Any, request: Any, timeout_s: float) -> AsyncIterator[Any]:
         """Call a method with a stream of replies; leaving the loop early cancels the call."""
-        call = method(request, timeout=timeout_s, metadata=METADATA)
+        call = method(request, timeout=timeout_s, metadata=self.metadata)
         try:
             async for reply in call:
                 yield reply

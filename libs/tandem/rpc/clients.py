@@ -19,10 +19,12 @@ from tandem.types import (
     AdapterRef,
     CheckpointStatus,
     Exported,
+    Identity,
     LearnerStatus,
     MirrorStatus,
     PublishKind,
     Pushed,
+    Role,
     RolloutStatus,
     RolloutTask,
     ShardRef,
@@ -39,8 +41,8 @@ LONG_S = 600.0
 class RolloutClient:
     """One rollout replica."""
 
-    def __init__(self, address: str, door: Door = OPEN) -> None:
-        self.peer = Peer("rollout", address, door)
+    def __init__(self, address: str, door: Door = OPEN, callee: Identity | None = None) -> None:
+        self.peer = Peer(Role.ROLLOUT, address, door, callee)
         self.stub = rollout_pb2_grpc.RolloutServiceStub(self.peer.channel)
 
     async def rollout(self, task: RolloutTask, timeout_s: float = LONG_S) -> AsyncIterator[TrajectoryGroup]:
@@ -114,8 +116,8 @@ class RolloutClient:
 class LearnerClient:
     """The learner, through rank 0."""
 
-    def __init__(self, address: str, door: Door = OPEN) -> None:
-        self.peer = Peer("learner", address, door)
+    def __init__(self, address: str, door: Door = OPEN, callee: Identity | None = None) -> None:
+        self.peer = Peer(Role.LEARNER, address, door, callee)
         self.stub = learner_pb2_grpc.LearnerServiceStub(self.peer.channel)
 
     async def train_step(
@@ -123,7 +125,6 @@ class LearnerClient:
     ) -> TrainResult:
         """Make one policy version of the groups. Raises UserError for one that no message can hold."""
         header = lpb.TrainStepHeader(request_id=new_request_id(), expected_version=expected_version, groups=len(groups))
-
         parts = [lpb.TrainStepRequest(header=header), *(lpb.TrainStepRequest(group=_encoded(g)) for g in groups)]
         reply = await self.peer.unary(self.stub.TrainStep, parts, timeout_s)
         return TrainResult(reply.policy_version, dict(reply.metrics))
@@ -189,8 +190,8 @@ class LearnerClient:
 class CheckpointClient:
     """The checkpoint manager."""
 
-    def __init__(self, address: str, door: Door = OPEN) -> None:
-        self.peer = Peer("checkpoint manager", address, door)
+    def __init__(self, address: str, door: Door = OPEN, callee: Identity | None = None) -> None:
+        self.peer = Peer(Role.CHECKPOINT_MANAGER, address, door, callee)
         self.stub = checkpoint_pb2_grpc.CheckpointServiceStub(self.peer.channel)
 
     async def put_shard(self, shard: ShardRef, chunks: Iterable[bytes], timeout_s: float = LONG_S) -> ShardRef:

@@ -78,7 +78,7 @@ async def listen(host: str = "127.0.0.1", port: int = 0, door: Door = OPEN) -> L
     Raises:
         UserError: the port is taken or the host is not this machine's.
     """
-    server = grpc.aio.server(interceptors=[Boundary()], options=OPTIONS)
+    server = grpc.aio.server(interceptors=[Boundary(door.me)], options=OPTIONS)
     try:
         bound = door.bind(server, f"{host}:{port}")
     except RuntimeError as problem:

@@ -16,7 +16,6 @@ from safetensors.numpy import load_file
 
 from tandem.config import Config
 from tandem.rpc import codec
-from tandem.rpc.channel import METADATA
 from tandem.rpc.clients import CheckpointClient
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as pb
 from tandem.storage import read_adapter, spool_folder, write_shard
@@ -118,7 +117,7 @@ async def test_nothing_from_the_wire_becomes_a_path(url, client, make_tensors, m
     (sent,) = make_shards(make_tensors(), 1)
     header = pb.ShardHeader(shard=codec.encode_shard(replace(sent.ref, sha256=sha256)), spooled=True)
     with pytest.raises(grpc.aio.AioRpcError, match="is no sha256 in hex"):
-        await client.stub.PutShard(iter([pb.PutShardRequest(header=header)]), metadata=METADATA)
+        await client.stub.PutShard(iter([pb.PutShardRequest(header=header)]), metadata=client.peer.metadata)
 
 
 @pytest.mark.parametrize("make", [os.symlink, lambda _, path: os.mkfifo(path), lambda _, path: os.mkdir(path)])
@@ -139,7 +138,7 @@ async def test_bytes_after_a_header_that_says_they_are_spooled(client, make_tens
     header = pb.ShardHeader(shard=codec.encode_shard(sent.ref), spooled=True)
     parts = [pb.PutShardRequest(header=header), pb.PutShardRequest(chunk=b"x")]
     with pytest.raises(grpc.aio.AioRpcError, match="none may follow"):
-        await client.stub.PutShard(iter(parts), metadata=METADATA)
+        await client.stub.PutShard(iter(parts), metadata=client.peer.metadata)
 
 
 async def test_what_a_dead_rank_has_left_is_swept(url, client, make_tensors, make_shards) -> None:

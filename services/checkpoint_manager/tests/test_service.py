@@ -20,7 +20,6 @@ from safetensors.numpy import load_file
 
 from tandem.config import Config
 from tandem.rpc import codec
-from tandem.rpc.channel import METADATA
 from tandem.rpc.clients import CheckpointClient
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as pb
 from tandem.storage import VersionStore, read_adapter, read_scores
@@ -94,9 +93,9 @@ async def test_refusals_reach_the_client_as_what_they_are(client, make_tensors, 
 
 async def test_a_stream_without_a_header_or_with_large_chunks(client, make_tensors, make_shards) -> None:
     with pytest.raises(grpc.aio.AioRpcError, match="the first message must be the header"):
-        await client.stub.PutShard(iter([pb.PutShardRequest(chunk=b"x")]), metadata=METADATA)
+        await client.stub.PutShard(iter([pb.PutShardRequest(chunk=b"x")]), metadata=client.peer.metadata)
     with pytest.raises(grpc.aio.AioRpcError, match="the first message must be the header"):
-        await client.stub.PutShard(iter([]), metadata=METADATA)
+        await client.stub.PutShard(iter([]), metadata=client.peer.metadata)
     (sent,) = make_shards(make_tensors(layers=2000), 1)
     with pytest.raises(UserError, match=f"a chunk has {len(sent.data)} bytes; send at most 1048576"):
         await client.put_shard(sent.ref, [sent.data])
@@ -108,14 +107,14 @@ async def test_a_retried_delete_is_harmless(client, make_tensors, make_shards) -
         await publish(client, version, 1)
     request = pb.DeleteAdapterRequest(request_id="r1", kind=codec.encode_kind(ADAPTER), version=1)
     for _ in range(2):
-        await client.stub.DeleteAdapter(request, metadata=METADATA)
+        await client.stub.DeleteAdapter(request, metadata=client.peer.metadata)
     with pytest.raises(NotFound):
         await client.delete(ADAPTER, 1)
 
 
 async def test_a_client_that_goes_away_leaves_no_shard(tmp_path, client, make_tensors, make_shards) -> None:
     (sent,) = make_shards(make_tensors(), 1)
-    call = client.stub.PutShard(metadata=METADATA)
+    call = client.stub.PutShard(metadata=client.peer.metadata)
     header = pb.ShardHeader(shard=codec.encode_shard(sent.ref))
     await call.write(pb.PutShardRequest(header=header))
     await call.write(pb.PutShardRequest(chunk=sent.data[:100]))
