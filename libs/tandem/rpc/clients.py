@@ -1,4 +1,7 @@
-"""Clients of the three services: dataclasses in, dataclasses out, every call with a deadline in seconds."""
+"""Clients of the three services: dataclasses in, dataclasses out, every call with a deadline in seconds.
+
+A call that changes something is one intention: who tries it again passes the same `request_id` (`new_request_id`).
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,6 @@ from tandem.types import (
     Exported,
     Identity,
     LearnerStatus,
-    MirrorStatus,
     PublishKind,
     Pushed,
     Role,
@@ -45,10 +47,12 @@ class RolloutClient:
         self.peer = Peer(Role.ROLLOUT, address, door, callee)
         self.stub = rollout_pb2_grpc.RolloutServiceStub(self.peer.channel)
 
-    async def rollout(self, task: RolloutTask, timeout_s: float = LONG_S) -> AsyncIterator[TrajectoryGroup]:
+    async def rollout(
+        self, task: RolloutTask, timeout_s: float = LONG_S, request_id: str = ""
+    ) -> AsyncIterator[TrajectoryGroup]:
         """Groups as they end, in any order."""
         request = rpb.RolloutRequest(
-            request_id=new_request_id(),
+            request_id=request_id or new_request_id(),
             policy_version=task.policy_version,
             env=task.env,
             seeds=task.seeds,
@@ -73,40 +77,32 @@ class RolloutClient:
         return codec.decode_shard((await self.peer.unary(self.stub.PutShard, parts(), timeout_s)).shard)
 
     async def load_adapter(
-        self, adapter: AdapterRef, pushed: Pushed | None = None, timeout_s: float = LONG_S
+        self, adapter: AdapterRef, pushed: Pushed | None = None, timeout_s: float = LONG_S, request_id: str = ""
     ) -> AdapterLoaded:
         """Serve an adapter: a published one, or with `pushed` the one whose shards were sent, of which only version
         and base model need to be known. Version 0 with an empty url is the bare base model."""
         request = rpb.LoadAdapterRequest(
-            request_id=new_request_id(),
+            request_id=request_id or new_request_id(),
             adapter=codec.encode_adapter(adapter),
             pushed=codec.encode_pushed(pushed) if pushed else None,
         )
         reply = await self.peer.unary(self.stub.LoadAdapter, request, timeout_s)
         return AdapterLoaded(reply.policy_version, reply.sha256, reply.probe_logprob, reply.seconds)
 
-    async def sleep(self, timeout_s: float = LONG_S) -> bool:
+    async def sleep(self, timeout_s: float = LONG_S, request_id: str = "") -> bool:
         """Free device memory; False where the engine has no sleep mode."""
-        return (await self.peer.unary(self.stub.Sleep, rpb.SleepRequest(request_id=new_request_id()), timeout_s)).freed
+        request = rpb.SleepRequest(request_id=request_id or new_request_id())
+        return (await self.peer.unary(self.stub.Sleep, request, timeout_s)).freed
 
-    async def wake(self, timeout_s: float = LONG_S) -> None:
+    async def wake(self, timeout_s: float = LONG_S, request_id: str = "") -> None:
         """Take device memory back."""
-        await self.peer.unary(self.stub.Wake, rpb.WakeRequest(request_id=new_request_id()), timeout_s)
+        request = rpb.WakeRequest(request_id=request_id or new_request_id())
+        await self.peer.unary(self.stub.Wake, request, timeout_s)
 
     async def status(self, timeout_s: float = SHORT_S) -> RolloutStatus:
         """What the replica is, serves and has done."""
         reply = await self.peer.unary(self.stub.GetStatus, rpb.GetStatusRequest(), timeout_s)
-        return RolloutStatus(
-            healthy=reply.healthy,
-            asleep=reply.asleep,
-            policy_version=reply.policy_version,
-            base_model=reply.base_model,
-            max_lora_rank=reply.max_lora_rank,
-            episodes_running=reply.episodes_running,
-            episodes_done=reply.episodes_done,
-            turns_done=reply.turns_done,
-            tokens_done=reply.tokens_done,
-        )
+        return codec.decode_rollout_status(reply)
 
     async def close(self) -> None:
         """Close the channel."""
@@ -121,27 +117,40 @@ class LearnerClient:
         self.stub = learner_pb2_grpc.LearnerServiceStub(self.peer.channel)
 
     async def train_step(
-        self, expected_version: int, groups: Sequence[TrajectoryGroup], timeout_s: float = LONG_S
+        self,
+        expected_version: int,
+        groups: Sequence[TrajectoryGroup],
+        timeout_s: float = LONG_S,
+        request_id: str = "",
     ) -> TrainResult:
         """Make one policy version of the groups. Raises UserError for one that no message can hold."""
-        header = lpb.TrainStepHeader(request_id=new_request_id(), expected_version=expected_version, groups=len(groups))
+        header = lpb.TrainStepHeader(
+            request_id=request_id or new_request_id(), expected_version=expected_version, groups=len(groups)
+        )
         parts = [lpb.TrainStepRequest(header=header), *(lpb.TrainStepRequest(group=_encoded(g)) for g in groups)]
         reply = await self.peer.unary(self.stub.TrainStep, parts, timeout_s)
         return TrainResult(reply.policy_version, dict(reply.metrics))
 
-    async def snapshot(self, expected_version: int, kind: PublishKind, timeout_s: float = LONG_S) -> SnapshotTaken:
+    async def snapshot(
+        self, expected_version: int, kind: PublishKind, timeout_s: float = LONG_S, request_id: str = ""
+    ) -> SnapshotTaken:
         """Have every rank copy its shard to host memory; `export` then sends that, whatever the learner does next."""
         request = lpb.SnapshotRequest(
-            request_id=new_request_id(), expected_version=expected_version, kind=codec.encode_kind(kind)
+            request_id=request_id or new_request_id(), expected_version=expected_version, kind=codec.encode_kind(kind)
         )
         reply = await self.peer.unary(self.stub.Snapshot, request, timeout_s)
         return SnapshotTaken(expected_version, reply.bytes, reply.seconds)
 
     async def export(
-        self, expected_version: int, kind: PublishKind, checkpoint_address: str, timeout_s: float = LONG_S
+        self,
+        expected_version: int,
+        kind: PublishKind,
+        checkpoint_address: str,
+        timeout_s: float = LONG_S,
+        request_id: str = "",
     ) -> tuple[ShardRef, ...]:
         """Have every rank send its shard, as its snapshot holds it or else of now, to the checkpoint manager."""
-        return (await self.push(expected_version, kind, checkpoint_address, (), timeout_s)).shards
+        return (await self.push(expected_version, kind, checkpoint_address, (), timeout_s, request_id)).shards
 
     async def push(
         self,
@@ -150,10 +159,11 @@ class LearnerClient:
         checkpoint_address: str,
         replica_addresses: Sequence[str],
         timeout_s: float = LONG_S,
+        request_id: str = "",
     ) -> Exported:
         """As `export`, and to rollout replicas at the same time; one that does not get it is no failure."""
         request = lpb.ExportRequest(
-            request_id=new_request_id(),
+            request_id=request_id or new_request_id(),
             expected_version=expected_version,
             kind=codec.encode_kind(kind),
             checkpoint_address=checkpoint_address,
@@ -162,10 +172,12 @@ class LearnerClient:
         reply = await self.peer.unary(self.stub.Export, request, timeout_s)
         return Exported(tuple(codec.decode_shard(shard) for shard in reply.shards), dict(reply.missed))
 
-    async def restore(self, adapter: AdapterRef, state: AdapterRef | None, timeout_s: float = LONG_S) -> int:
+    async def restore(
+        self, adapter: AdapterRef, state: AdapterRef | None, timeout_s: float = LONG_S, request_id: str = ""
+    ) -> int:
         """Continue from published folders; the version the learner is then at."""
         request = lpb.RestoreRequest(
-            request_id=new_request_id(),
+            request_id=request_id or new_request_id(),
             adapter=codec.encode_adapter(adapter),
             state=codec.encode_adapter(state) if state else None,
         )
@@ -174,13 +186,7 @@ class LearnerClient:
     async def status(self, timeout_s: float = SHORT_S) -> LearnerStatus:
         """What the learner is."""
         reply = await self.peer.unary(self.stub.GetStatus, lpb.GetStatusRequest(), timeout_s)
-        return LearnerStatus(
-            policy_version=reply.policy_version,
-            world_size=reply.world_size,
-            base_model=reply.base_model,
-            trainable_parameters=reply.trainable_parameters,
-            adapter_config_json=reply.adapter_config_json,
-        )
+        return codec.decode_learner_status(reply)
 
     async def close(self) -> None:
         """Close the channel."""
@@ -219,10 +225,11 @@ class CheckpointClient:
         adapter_config_json: str = "",
         metadata_json: str = "{}",
         timeout_s: float = LONG_S,
+        request_id: str = "",
     ) -> AdapterRef:
         """Join the shards of one version and make the result visible."""
         request = cpb.PublishRequest(
-            request_id=new_request_id(),
+            request_id=request_id or new_request_id(),
             kind=codec.encode_kind(kind),
             version=version,
             world_size=world_size,
@@ -247,49 +254,35 @@ class CheckpointClient:
         )
         return tuple(codec.decode_adapter(adapter) for adapter in reply.adapters)
 
-    async def delete(self, kind: PublishKind, version: int, timeout_s: float = SHORT_S) -> None:
+    async def delete(self, kind: PublishKind, version: int, timeout_s: float = SHORT_S, request_id: str = "") -> None:
         """Remove one version."""
-        request = cpb.DeleteAdapterRequest(request_id=new_request_id(), kind=codec.encode_kind(kind), version=version)
+        request = cpb.DeleteAdapterRequest(
+            request_id=request_id or new_request_id(), kind=codec.encode_kind(kind), version=version
+        )
         await self.peer.unary(self.stub.DeleteAdapter, request, timeout_s)
 
     async def score(
-        self, kind: PublishKind, version: int, scores: Mapping[str, float], timeout_s: float = SHORT_S
+        self,
+        kind: PublishKind,
+        version: int,
+        scores: Mapping[str, float],
+        timeout_s: float = SHORT_S,
+        request_id: str = "",
     ) -> None:
         """Add figures to a published version."""
         request = cpb.ScoreAdapterRequest(
-            request_id=new_request_id(), kind=codec.encode_kind(kind), version=version, scores=scores
+            request_id=request_id or new_request_id(), kind=codec.encode_kind(kind), version=version, scores=scores
         )
         await self.peer.unary(self.stub.ScoreAdapter, request, timeout_s)
 
     async def status(self, timeout_s: float = SHORT_S) -> CheckpointStatus:
         """What is published, and how the mirror stands."""
         reply = await self.peer.unary(self.stub.GetStatus, cpb.GetStatusRequest(), timeout_s)
-        mirror = reply.mirror
-        return CheckpointStatus(
-            url=reply.url,
-            latest=_versions(reply.latest),
-            publish_bytes=reply.publish_bytes,
-            publish_seconds=reply.publish_seconds,
-            problem=reply.problem,
-            mirror=MirrorStatus(
-                url=mirror.url,
-                durable=_versions(mirror.durable),
-                backlog=mirror.backlog,
-                copy_bytes=mirror.copy_bytes,
-                copy_seconds=mirror.copy_seconds,
-                problem=mirror.problem,
-            )
-            if reply.HasField("mirror")
-            else None,
-        )
+        return codec.decode_checkpoint_status(reply)
 
     async def close(self) -> None:
         """Close the channel."""
         await self.peer.close()
-
-
-def _versions(found: Iterable[cpb.KindVersion]) -> dict[PublishKind, int]:
-    return {codec.decode_kind(item.kind): item.version for item in found}
 
 
 def _encoded(group: TrajectoryGroup) -> common_pb2.TrajectoryGroup:

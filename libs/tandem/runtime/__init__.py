@@ -4,5 +4,6 @@ from tandem.runtime.background import Background, poll
 from tandem.runtime.faults import reach
 from tandem.runtime.policy import deadline, in_threads, together, until
 from tandem.runtime.signals import until_signal
+from tandem.runtime.trying import retry
 
-__all__ = ["Background", "deadline", "in_threads", "poll", "reach", "together", "until", "until_signal"]
+__all__ = ["Background", "deadline", "in_threads", "poll", "reach", "retry", "together", "until", "until_signal"]
