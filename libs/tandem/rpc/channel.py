@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable
 from typing import Any
 from uuid import uuid4
@@ -13,7 +14,7 @@ from tandem.rpc.errors import from_rpc_error
 from tandem.rpc.fence import CALLEE_KEY, CALLER_KEY, encode_identity
 from tandem.rpc.interceptor import PROTOCOL, PROTOCOL_KEY
 from tandem.rpc.server import MAX_MESSAGE_BYTES
-from tandem.types import Identity, Role
+from tandem.types import Identity, Role, Unavailable
 
 OPTIONS = [
     ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
@@ -41,6 +42,7 @@ class Peer:
             *(((CALLEE_KEY, encode_identity(callee)),) if callee else ()),
         )
         self.channel = door.connect(address, OPTIONS)
+        self._closed = False
 
     async def unary(self, method: Any, request: Any, timeout_s: float) -> Any:
         """Call a method with one reply (the request may be a message or an iterator of messages)."""
@@ -54,15 +56,28 @@ class Peer:
                 yield reply
         except grpc.aio.AioRpcError as problem:
             raise from_rpc_error(problem, self.name) from problem
+        except asyncio.CancelledError:
+            self._check_closed()
+            raise
         finally:
             call.cancel()
 
     async def close(self) -> None:
-        """Close the channel."""
+        """Close the channel: calls that are under way end as Unavailable."""
+        self._closed = True
         await self.channel.close()
+
+    def _check_closed(self) -> None:
+        """gRPC cancels the calls of a channel that is closed; whoever awaits one is not cancelled for that."""
+        task = asyncio.current_task()
+        if self._closed and not (task and task.cancelling()):
+            raise Unavailable(f"{self.name}: its channel was closed")
 
     async def _mapped(self, call: Awaitable[Any]) -> Any:
         try:
             return await call
         except grpc.aio.AioRpcError as problem:
             raise from_rpc_error(problem, self.name) from problem
+        except asyncio.CancelledError:
+            self._check_closed()
+            raise

@@ -35,6 +35,8 @@ RAISED = {kind.__name__: kind for kind in (UserError, StaleRequest, NotFound, Da
 class Rollout(rollout_pb2_grpc.RolloutServiceServicer):
     async def Rollout(self, request, context):
         yield rollout_pb2.RolloutResponse()
+        if request.env == "hang":
+            await asyncio.Event().wait()
         raise RAISED[request.env](f"about {request.env}")
 
     async def GetStatus(self, request, context):
@@ -80,6 +82,26 @@ async def test_a_deadline_and_a_dead_server_are_unavailable(server: RunningServe
     with pytest.raises(Unavailable, match="rollout at"):
         await client.status()
     await client.close()
+
+
+async def test_a_call_whose_channel_is_closed_under_it_is_unavailable_and_its_task_not_cancelled(
+    server: RunningServer,
+) -> None:
+    client = RolloutClient(server.address)
+    task = RolloutTask("hang", (1,), 2, 0, Sampling(), ContextPolicy(), 3, 0)
+    replies = client.rollout(task)
+    await anext(replies)
+    calls = [asyncio.ensure_future(client.status()), asyncio.ensure_future(anext(replies))]
+    await asyncio.wait(calls, timeout=0.2)
+    await client.close()
+    for call in calls:
+        with pytest.raises(Unavailable, match=r"rollout at .*: its channel was closed"):
+            await call
+    cancelled = asyncio.ensure_future(RolloutClient(server.address).status())
+    await asyncio.wait({cancelled}, timeout=0.2)
+    cancelled.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await cancelled
 
 
 async def test_a_client_stream_arrives_whole(server: RunningServer) -> None:
