@@ -7,7 +7,7 @@ from tandem.rpc.door import OPEN, Door
 from tandem.rpc.gen.controller.v1 import controller_pb2 as pb
 from tandem.rpc.gen.controller.v1 import controller_pb2_grpc
 from tandem.rpc.run_codec import decode_status
-from tandem.types import RunStatus
+from tandem.types import Role, RunStatus
 
 ANSWER_S = 10.0  # none of its methods waits for anything
 
@@ -16,7 +16,7 @@ class ControllerClient:
     """The controller of one run."""
 
     def __init__(self, address: str, door: Door = OPEN) -> None:
-        self.peer = Peer("controller", address, door)
+        self.peer = Peer(Role.CONTROLLER, address, door)
         self.stub = controller_pb2_grpc.ControllerServiceStub(self.peer.channel)
 
     async def status(self, timeout_s: float = ANSWER_S) -> RunStatus:
