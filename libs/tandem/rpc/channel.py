@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any
 from uuid import uuid4
 
 import grpc
+from google.protobuf.message import Message
 
 from tandem.rpc.door import OPEN, Door
 from tandem.rpc.errors import from_rpc_error
 from tandem.rpc.fence import CALLEE_KEY, CALLER_KEY, encode_identity
 from tandem.rpc.interceptor import PROTOCOL, PROTOCOL_KEY
 from tandem.rpc.server import MAX_MESSAGE_BYTES
+from tandem.runtime import WAITS
 from tandem.types import Identity, Role, Unavailable
 
 OPTIONS = [
@@ -22,6 +25,7 @@ OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2000),
 ]
+STATUS = "GetStatus"
 
 
 def new_request_id() -> str:
@@ -35,7 +39,7 @@ class Peer:
 
     def __init__(self, role: Role, address: str, door: Door = OPEN, callee: Identity | None = None) -> None:
         self.name = f"{callee or role.replace('_', ' ')} at {address}"
-        self.address = address
+        self.role, self.address = role, address
         self.metadata: tuple[tuple[str, str], ...] = (
             (PROTOCOL_KEY, PROTOCOL),
             (CALLER_KEY, encode_identity(door.me)),
@@ -46,21 +50,19 @@ class Peer:
 
     async def unary(self, method: Any, request: Any, timeout_s: float) -> Any:
         """Call a method with one reply (the request may be a message or an iterator of messages)."""
-        return await self._mapped(method(request, timeout=timeout_s, metadata=self.metadata))
+        with self._under_way(request):
+            return await method(request, timeout=timeout_s, metadata=self.metadata)
 
     async def stream(self, method: Any, request: Any, timeout_s: float) -> AsyncIterator[Any]:
         """Call a method with a stream of replies; leaving the loop early cancels the call."""
         call = method(request, timeout=timeout_s, metadata=self.metadata)
-        try:
-            async for reply in call:
-                yield reply
-        except grpc.aio.AioRpcError as problem:
-            raise from_rpc_error(problem, self.name) from problem
-        except asyncio.CancelledError:
-            self._check_closed()
-            raise
-        finally:
-            call.cancel()
+        with self._under_way(request) as moved:
+            try:
+                async for reply in call:
+                    moved()
+                    yield reply
+            finally:
+                call.cancel()
 
     async def close(self) -> None:
         """Close the channel: calls that are under way end as Unavailable."""
@@ -73,11 +75,34 @@ class Peer:
         if self._closed and not (task and task.cancelling()):
             raise Unavailable(f"{self.name}: its channel was closed")
 
-    async def _mapped(self, call: Awaitable[Any]) -> Any:
+    @contextmanager
+    def _under_way(self, request: Any) -> Iterator[Callable[[], None]]:
+        """A call, kept for whoever asks what hangs; how a service fares is what they ask, and its answer is no progress.
+        Raises Tandem's exceptions for gRPC's."""
+        what = in_words(request)
+        waiting = nullcontext(_nothing) if what == STATUS else WAITS.on(self.name, what, self.role, self.address)
         try:
-            return await call
+            with waiting as moved:
+                yield moved
         except grpc.aio.AioRpcError as problem:
             raise from_rpc_error(problem, self.name) from problem
         except asyncio.CancelledError:
             self._check_closed()
             raise
+
+
+def in_words(request: Any) -> str:
+    """What a request, or the first of several, asks for: `TrainStep v12`."""
+    message = next(iter(request), None) if isinstance(request, Sequence) else request
+    if not isinstance(message, Message):
+        return "a stream"
+    name = message.DESCRIPTOR.name.removesuffix("Request")
+    for part in (message, *(getattr(message, field, None) for field in ("header", "adapter"))):
+        for field in ("policy_version", "expected_version", "version"):
+            if isinstance(part, Message) and (version := getattr(part, field, None)):
+                return f"{name} v{version}"
+    return name
+
+
+def _nothing() -> None:
+    return

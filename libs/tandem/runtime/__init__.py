@@ -5,5 +5,19 @@ from tandem.runtime.faults import reach
 from tandem.runtime.policy import deadline, in_threads, together, until
 from tandem.runtime.signals import until_signal
 from tandem.runtime.trying import retry
+from tandem.runtime.waits import WAITS, Wait, Waits
 
-__all__ = ["Background", "deadline", "in_threads", "poll", "reach", "retry", "together", "until", "until_signal"]
+__all__ = [
+    "WAITS",
+    "Background",
+    "Wait",
+    "Waits",
+    "deadline",
+    "in_threads",
+    "poll",
+    "reach",
+    "retry",
+    "together",
+    "until",
+    "until_signal",
+]
