@@ -77,7 +77,7 @@ class Peer:
 
     @contextmanager
     def _under_way(self, request: Any) -> Iterator[Callable[[], None]]:
-        """A call, kept for whoever asks what hangs; how a service fares is what they ask, and its answer is no progress.
+        """A call, kept for whoever asks what hangs; how a service fares is what they ask, its answer no progress.
         Raises Tandem's exceptions for gRPC's."""
         what = in_words(request)
         waiting = nullcontext(_nothing) if what == STATUS else WAITS.on(self.name, what, self.role, self.address)
