@@ -23,10 +23,10 @@ from typing import Any
 import pytest
 
 from tandem.config import Config, RolloutConfig
-from tandem.rpc.clients import CheckpointClient
+from tandem.rpc.clients import CheckpointClient, RolloutClient
 from tandem.types import AdapterRef, Exported, PublishKind, ShardRef
 from tandem_checkpoint_manager.main import start as start_manager
-from tandem_controller.fleet import Fleet
+from tandem_controller.fleet import Fleet, numbered
 from tandem_controller.loop import Services, publish, push
 from tests.bench.report import show
 from tests.bench.sync_sides import ADAPTER_CONFIG, BASE, RANKS, write_base
@@ -120,7 +120,9 @@ async def test_by_the_store_against_directly(tmp_path: Path) -> None:
         checkpoints, version = CheckpointClient(manager.address), 0
         for ranks.dtype in DTYPES:
             for number in REPLICAS:
-                fleet = Fleet(addresses[:number], RolloutConfig(), probe_tolerance=1e-3)
+                fleet = Fleet(RolloutConfig(), 1e-3, lambda member: RolloutClient(member.address))
+                for member in numbered(addresses[:number]):
+                    await fleet.admit(member)
                 services = Services(fleet, ranks, checkpoints, manager.address, ADAPTER_CONFIG, BASE)  # type: ignore[arg-type]
                 version = await _measure(services, ranks.dtype, number, version)
                 await fleet.close()

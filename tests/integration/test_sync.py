@@ -5,6 +5,7 @@ by the store and directly it is the same to the byte, whoever is missing. Only t
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -14,11 +15,11 @@ import pytest
 from tests.file_engine import FileEngine
 
 from tandem.config import Config
-from tandem.rpc.clients import CheckpointClient, LearnerClient
+from tandem.rpc.clients import CheckpointClient, LearnerClient, RolloutClient
 from tandem.rpc.server import RunningServer, serve
-from tandem.types import AdapterRef, PublishKind, TandemError
+from tandem.types import AdapterRef, PublishKind
 from tandem_checkpoint_manager.main import start as start_manager
-from tandem_controller.fleet import Fleet
+from tandem_controller.fleet import Fleet, numbered
 from tandem_controller.loop import Services, publish, push
 from tandem_learner.main import start as start_learner
 from tandem_rollout.base_model import read_base_model
@@ -66,28 +67,31 @@ async def test_both_ways_give_the_same_bytes_and_one_that_is_gone_or_new_is_no_h
             await stack.enter_async_context(replica(config)) for _ in range(3)
         ]
 
-        def services(*servers: RunningServer) -> Services:
-            fleet = Fleet([server.address for server in servers], config.rollout, config.model.probe_tolerance)
+        async def services(*servers: RunningServer) -> Services:
+            fleet = Fleet(config.rollout, config.model.probe_tolerance, lambda member: RolloutClient(member.address))
             stack.push_async_callback(fleet.close)
+            for member in numbered([server.address for server in servers]):
+                await fleet.admit(member)
             given = (status.adapter_config_json, status.base_model, True)
             return Services(fleet, client, checkpoints, manager.address, *given)
 
-        both = services(at_first, at_second)
+        both = await services(at_first, at_second)
         await push(both, 0)
         directly = files(first.folder)
         assert directly == files(second.folder) and "directly" not in caplog.text
         published, _ = await checkpoints.get(PublishKind.ADAPTER, 0)
         assert files(Path(published.url)) == directly
         await both.fleet.load(published)  # is served already
-        await services(at_new).fleet.load(published)  # one that was started since
+        await (await services(at_new)).fleet.load(published)  # one that was started since
         assert files(new.folder) == directly
 
         await at_second.stop(0)
-        with pytest.raises(TandemError, match=rf"rollout at {at_second.address}: cannot load .* nor directly: learner"):
-            await push(both, 0)
-        assert (await publish(both, PublishKind.ADAPTER, 0)) == published  # the durable copy was made all the same
-        await services(at_first).fleet.load(AdapterRef(0, "", "", "", "", 0))
-        await asyncio.gather(push(services(at_first), 0))
+        await push(both, 0)
+        assert [member.address for member in both.fleet.members] == [at_first.address]
+        assert re.search(f"{at_second.address}: cannot load .* from the store: .*; nor directly: learner", caplog.text)
+        assert (await publish(both, PublishKind.ADAPTER, 0)) == published
+        await (await services(at_first)).fleet.load(AdapterRef(0, "", "", "", "", 0))
+        await asyncio.gather(push(await services(at_first), 0))
         assert files(first.folder) == directly
     await client.close()
     await checkpoints.close()

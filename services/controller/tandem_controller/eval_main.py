@@ -13,12 +13,13 @@ from rich.console import Console
 
 from tandem.cluster import deployed
 from tandem.config import Config
+from tandem.rpc.clients import RolloutClient
 from tandem.storage import VersionStore, latest, read_manifest
 from tandem.storage.episodes import EPISODES, write_groups
 from tandem.types import AdapterRef, NotFound, PublishKind, UserError
 from tandem_controller import preflight
 from tandem_controller.evaluate import Save, evaluate
-from tandem_controller.fleet import Fleet
+from tandem_controller.fleet import Fleet, numbered
 from tandem_controller.outcomes import Evaluation, as_json, paired_rows
 from tandem_controller.run_dir import absolute, known_run, resolved, write_json
 from tandem_controller.suites import Suite, default_names, plan, with_samples
@@ -89,8 +90,15 @@ async def _play(
     suites: Sequence[Suite],
     saves: Sequence[Save],
 ) -> list[Evaluation]:
-    fleet = Fleet(rollouts, config.rollout, config.model.probe_tolerance)
+    fleet = Fleet(
+        config.rollout,
+        config.model.probe_tolerance,
+        lambda member: RolloutClient(member.address),
+        deterministic=config.run.deterministic,
+    )
     try:
+        for member in numbered(rollouts):
+            await fleet.admit(member)
         evaluations = list[Evaluation]()
         for ref, save in zip(refs, saves, strict=True):
             await fleet.load(ref)

@@ -6,8 +6,9 @@ from collections.abc import Callable, Sequence
 
 from tandem.config import Config
 from tandem.types import AdapterRef, ContextPolicy, RolloutTask, Sampling, TrajectoryGroup
-from tandem_controller.fleet import Fleet, check_played
+from tandem_controller.fleet import Fleet
 from tandem_controller.outcomes import Evaluation, SuiteResult, figures, suite_result
+from tandem_controller.playable import check_played
 from tandem_controller.suites import FIXED, Suite
 
 Save = Callable[[Suite, Sequence[TrajectoryGroup]], object]

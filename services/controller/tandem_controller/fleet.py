@@ -1,163 +1,298 @@
-"""All rollout replicas as one: play groups, load an adapter everywhere, sleep and wake together."""
+"""All rollout replicas as one: play groups, load an adapter everywhere, sleep and wake together.
+
+Replicas come (`admit`) and go (`lose`, `drain`) at any time; one that does not answer is lost, not the call.
+"""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from tandem.config import RolloutConfig
 from tandem.obs import get_logger
 from tandem.rpc.clients import RolloutClient
-from tandem.runtime import together
-from tandem.types import AdapterLoaded, AdapterRef, Pushed, RolloutTask, TandemError, TrajectoryGroup, UserError
+from tandem.runtime import deadline, together
+from tandem.types import (
+    AdapterLoaded,
+    AdapterRef,
+    Identity,
+    Member,
+    Pushed,
+    Role,
+    RolloutTask,
+    StaleRequest,
+    TandemError,
+    TrajectoryGroup,
+    Unavailable,
+    UserError,
+)
+from tandem_controller.agreement import agreed, proved, sift
+from tandem_controller.dispatch import Dispatch, Play, Replica
 
 log = get_logger(__name__)
-WARN_SHARE = 0.1  # of a step's episodes
-GRACE_S = 60.0  # an episode's own deadline must come first: then it is a failed trajectory, not a failed call
+T = TypeVar("T")
+MOST_LOSSES = 3
 
 
 class Fleet:
-    """The rollout replicas at `addresses`, which all have the same limits.
+    """The rollout replicas, which all have the same limits.
 
-    `probe_tolerance` (nats) is how far apart the probes of one policy may be on two replicas.
+    `probe_tolerance` (nats) is how far apart the probes of one policy may be on two replicas. `on_lost` is told, once,
+    of a replica that does not answer, or not as the others. Without any replica, calls wait for one for `patience_s`.
     """
 
-    def __init__(self, addresses: Sequence[str], limits: RolloutConfig, probe_tolerance: float) -> None:
-        self.replicas = [RolloutClient(address) for address in addresses]
-        self.limits = limits
+    def __init__(
+        self,
+        limits: RolloutConfig,
+        probe_tolerance: float,
+        connect: Callable[[Member], RolloutClient],
+        on_lost: Callable[[Member, TandemError], None] = lambda member, problem: None,
+        *,
+        deterministic: bool = False,
+        patience_s: float = 0.0,
+    ) -> None:
         self.probe_tolerance = probe_tolerance
+        self.serving: AdapterRef | None = None  # what a newcomer must serve
+        self.asleep = False
+        self._probe: float | None = None  # under it, of those that serve it
+        self._connect, self._on_lost, self._patience_s = connect, on_lost, patience_s
+        self._shares = limits.replicas if deterministic else 0  # of a task, whoever is there; 0: a group each
+        self._changing = asyncio.Lock()  # one change of what is served, or of who sleeps, at a time
+        self._manned, self._deserted = asyncio.Event(), asyncio.Event()
+        self._deserted.set()
+        self._last_lost = ""
+        self._closing: set[asyncio.Task[Any]] = set()
+        self._dispatch = Dispatch(
+            limits,
+            fixed=deterministic,
+            most_losses=MOST_LOSSES,
+            on_gone=self._gone,
+            stale=self._to_be_had,
+        )
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Who is there, by index; those that drain among them."""
+        return tuple(sorted((r.member for r in self._dispatch.replicas), key=lambda member: member.identity.index))
+
+    async def admit(self, member: Member) -> None:
+        """Wake a replica, have it load and prove what all others serve, then give it work. It takes the place of one
+        with the same index and an earlier generation.
+
+        Raises:
+            StaleRequest: a later generation of it is there already.
+            TandemError: it cannot, or serves another policy than the others. In any case it is not let in.
+        """
+        replica = Replica(member, self._connect(member))
+        try:
+            async with self._changing:
+                await replica.client.wake()
+                if self.serving is not None:
+                    answer = await replica.client.load_adapter(self.serving)
+                    self._probe = proved(self.serving, member, answer, self._probe, self.probe_tolerance)
+                if self.asleep:
+                    await replica.client.sleep()
+                for other in self._of_index(member.identity.index):
+                    if other.member.identity.generation > member.identity.generation:
+                        raise StaleRequest(f"{other.member} is there already: {member} is not let in")
+                    self._leave(other)
+                self._manned.set()
+                self._deserted.clear()
+                self._dispatch.enter(replica)
+        except BaseException:
+            await replica.client.close()
+            raise
+
+    def lose(self, identity: Identity) -> None:
+        """It is no more: what it was playing is played elsewhere from its seeds. Nobody is told: the caller knows."""
+        for replica in self._of_index(identity.index):
+            if replica.member.identity == identity:
+                self._leave(replica)
+
+    async def drain(self, index: int) -> None:
+        """Give it no more work, wait until what it plays has ended, then let it go."""
+        for replica in self._of_index(index):
+            replica.draining = True
+            await replica.idle.wait()
+            self._leave(replica)
 
     async def play(
-        self, task: RolloutTask, on_group: Callable[[TrajectoryGroup], None] = lambda group: None, *, crowd: int = 1
+        self, task: RolloutTask, on_group: Callable[[TrajectoryGroup], None] = lambda group: None
     ) -> list[TrajectoryGroup]:
         """All groups of the task, ordered by seed; `on_group` sees each as it ends.
 
-        The seeds are dealt evenly to the replicas, which play at the same time. `crowd` is how many such tasks share
-        them: deadlines are that much longer.
+        Raises:
+            Unavailable: there is no replica, nor did one come in time.
         """
-        groups: list[TrajectoryGroup] = []
-
-        async def ask(replica: RolloutClient, seeds: tuple[int, ...]) -> None:
-            timeout_s = self.timeout_s(crowd * len(seeds), task.group_size)
-            async for group in replica.rollout(replace(task, seeds=seeds), timeout_s):
-                groups.append(group)
-                on_group(group)
-
-        shares = [task.seeds[index :: len(self.replicas)] for index in range(len(self.replicas))]
-        await together(*(ask(*pair) for pair in zip(self.replicas, shares, strict=True) if pair[1]))
-        if sorted(group.seed for group in groups) != sorted(task.seeds):
-            raise TandemError(f"asked for {len(task.seeds)} groups, {len(groups)} came back")
-        return sorted(groups, key=lambda group: group.seed)
-
-    def timeout_s(self, groups: int, group_size: int) -> float:
-        """Deadline of so many groups on one replica, in seconds: at worst, each wave of episodes takes its whole time.
-
-        A replica plays what it has seats for; with `run.deterministic`, no more whole groups than that.
-        """
-        seats = self.limits.max_concurrent_episodes
-        waves = max(math.ceil(groups * group_size / seats), math.ceil(groups / max(1, seats // group_size)))
-        return waves * self.limits.episode_timeout_s + GRACE_S
+        play = Play(task, on_group)
+        seeds, shares = task.seeds, self._shares
+        self._dispatch.add(play, [seeds[i::shares] for i in range(shares)] if shares else [(seed,) for seed in seeds])
+        try:
+            while not play.done.done():
+                await self._someone()
+                nobody = asyncio.ensure_future(self._deserted.wait())
+                await asyncio.wait({play.done, nobody}, return_when=asyncio.FIRST_COMPLETED)
+                nobody.cancel()
+            play.done.result()
+        finally:
+            play.done.cancel()
+            await self._dispatch.end(play)
+        return sorted(play.groups, key=lambda group: group.seed)
 
     async def load(self, adapter: AdapterRef) -> float:
-        """Have every replica serve `adapter`; the longest time that a replica took, in seconds.
+        """Have every replica serve `adapter`; the longest time that a replica took, in seconds. One that cannot is
+        lost, if most can.
 
         Raises:
-            TandemError: a replica acknowledged other weights than asked for.
+            TandemError: most cannot, or acknowledged other weights than asked for.
         """
-        loaded = await together(*(replica.load_adapter(adapter) for replica in self.replicas))
-        self._check(adapter, loaded)
-        return max(answer.seconds for answer in loaded)
+        async with self._changing:
+            answers = await self._ask_all(lambda replica: replica.client.load_adapter(adapter))
+            loaded = self._agreed(adapter, answers)
+        await self._someone()
+        return max((answer.seconds for answer in loaded), default=0.0)
 
     async def load_pushed(
         self, adapter: AdapterRef, pushed: Pushed, missed: Mapping[str, str]
-    ) -> list[AdapterLoaded | TandemError]:
+    ) -> dict[Identity, AdapterLoaded | TandemError]:
         """Wake every replica and have it serve the adapter that the ranks have sent to it: what each acknowledged, or
         why it did not. `missed` says by address who did not get it."""
 
-        async def ask(replica: RolloutClient) -> AdapterLoaded | TandemError:
-            if why := missed.get(replica.peer.address):
-                return TandemError(why)
-            try:
-                await replica.wake()
-                return await replica.load_adapter(adapter, pushed)
-            except TandemError as problem:
-                return problem
+        async def ask(replica: Replica) -> AdapterLoaded:
+            if why := missed.get(replica.member.address):
+                raise TandemError(why)
+            await replica.client.wake()
+            return await replica.client.load_adapter(adapter, pushed)
 
-        return await together(*map(ask, self.replicas))
+        async with self._changing:
+            self.asleep = False
+            return {member.identity: said for member, said in (await self._ask_all(ask)).items()}
 
-    async def settle(self, published: AdapterRef, pushed: Sequence[AdapterLoaded | TandemError]) -> None:
-        """Hold what `load_pushed` gave against what was published; who did not get it loads that.
+    async def settle(self, published: AdapterRef, pushed: Mapping[Identity, AdapterLoaded | TandemError]) -> None:
+        """Hold what `load_pushed` gave against what was published; who did not get it loads that. One that can in
+        neither way is lost, if most can.
 
         Raises:
-            TandemError: a replica serves other weights than were published, or can load them in neither way.
+            TandemError: most serve other weights than were published, or can load them in neither way.
         """
+        name = published.name
 
-        async def from_store(replica: RolloutClient, answer: AdapterLoaded | TandemError) -> AdapterLoaded:
+        async def from_store(replica: Replica) -> AdapterLoaded:
+            answer = pushed.get(replica.member.identity, TandemError("it has come since"))
             if isinstance(answer, AdapterLoaded):
                 return answer
-            log.warning("%s did not get %s directly: %s; it loads it from the store", replica.peer.name, name, answer)
+            log.warning("%s did not get %s directly: %s; it loads it from the store", replica.member, name, answer)
             try:
-                await replica.wake()
-                return await replica.load_adapter(published)
+                await replica.client.wake()
+                return await replica.client.load_adapter(published)
             except TandemError as problem:
                 raise type(problem)(
-                    f"{replica.peer.name}: cannot load {name} from the store: {problem}; nor directly: {answer}"
+                    f"{replica.member}: cannot load {name} from the store: {problem}; nor directly: {answer}"
                 ) from problem
 
-        name = published.name
-        self._check(published, await together(*map(from_store, self.replicas, pushed)))
-
-    def _check(self, adapter: AdapterRef, loaded: Sequence[AdapterLoaded]) -> None:
-        for replica, answer in zip(self.replicas, loaded, strict=True):
-            if answer.policy_version != adapter.version or (adapter.url and answer.sha256 != adapter.sha256):
-                raise TandemError(
-                    f"{replica.peer.name} acknowledged version {answer.policy_version} ({answer.sha256[:12]}), "
-                    f"not {adapter.version} ({adapter.sha256[:12]})"
-                )
-        probes = sorted((answer.probe_logprob, r.peer.name) for r, answer in zip(self.replicas, loaded, strict=True))
-        (least, one), (most, other) = probes[0], probes[-1]
-        if most - least > self.probe_tolerance:
-            raise TandemError(
-                f"version {adapter.version}: {one} and {other} serve different policies: the probe's logprob is "
-                f"{least:.6f} and {most:.6f}"
-            )
+        async with self._changing:
+            self._agreed(published, await self._ask_all(from_store))
+        await self._someone()
 
     async def sleep(self) -> None:
         """Free the device memory of all replicas."""
-        await together(*(replica.sleep() for replica in self.replicas))
+        async with self._changing:
+            self.asleep = True
+            await self._told(lambda client: client.sleep())
 
     async def wake(self) -> None:
         """Take it back."""
-        await together(*(replica.wake() for replica in self.replicas))
+        async with self._changing:
+            await self._told(lambda client: client.wake())
+            self.asleep = False
 
     async def check(self, base_model: str) -> None:
         """Raise UserError unless every replica serves the given base model (by fingerprint)."""
-        for status, replica in zip(await together(*(r.status() for r in self.replicas)), self.replicas, strict=True):
+        for member, status in (await self._told(lambda client: client.status())).items():
             if status.base_model != base_model:
                 raise UserError(
-                    f"{replica.peer.name} has base model {status.base_model[:12]}, the learner {base_model[:12]}; "
+                    f"{member} has base model {status.base_model[:12]}, the learner {base_model[:12]}; "
                     "give both one folder"
                 )
 
     async def close(self) -> None:
         """Close the channels."""
-        await together(*(replica.close() for replica in self.replicas))
+        for replica in list(self._dispatch.replicas):
+            self._leave(replica)
+        await asyncio.gather(*self._closing)
+
+    def _to_be_had(self, task: RolloutTask) -> bool:
+        """Whether a replica that serves what it should would play the task."""
+        if self.serving is None or self.asleep:
+            return False
+        version = self.serving.version
+        return task.policy_version == version or (task.may_advance and task.policy_version < version)
+
+    async def _someone(self) -> None:
+        """Wait until there is a replica."""
+        try:
+            async with deadline(self._patience_s, "a rollout replica"):
+                await self._manned.wait()
+        except Unavailable as problem:
+            raise Unavailable(
+                f"no rollout replica is left, and none came within {self._patience_s:g} s; {self._last_lost}"
+            ) from problem
+
+    async def _ask_all(self, ask: Callable[[Replica], Awaitable[T]]) -> dict[Member, T | TandemError]:
+        """What each replica answers, or why it does not."""
+
+        async def one(replica: Replica) -> T | TandemError:
+            try:
+                return await ask(replica)
+            except TandemError as problem:
+                return problem
+
+        replicas = list(self._dispatch.replicas)
+        answers = await together(*map(one, replicas))
+        return {replica.member: answer for replica, answer in zip(replicas, answers, strict=True)}
+
+    async def _told(self, ask: Callable[[RolloutClient], Awaitable[T]]) -> dict[Member, T]:
+        """What the replicas answer; who does not is lost, if most do."""
+        answers, lost = sift(await self._ask_all(lambda replica: ask(replica.client)))
+        self._lost(lost)
+        return answers
+
+    def _agreed(
+        self, adapter: AdapterRef, answers: Mapping[Member, AdapterLoaded | TandemError]
+    ) -> list[AdapterLoaded]:
+        """What those say that serve `adapter`; the others are lost. Newcomers must serve it from now on."""
+        good, lost = agreed(adapter, answers, self.probe_tolerance)
+        self.serving = adapter
+        self._probe = next((answer.probe_logprob for answer in good.values()), None)
+        self._lost(lost)
+        return list(good.values())
+
+    def _lost(self, lost: Mapping[Member, TandemError]) -> None:
+        for replica in [replica for replica in self._dispatch.replicas if replica.member in lost]:
+            self._gone(replica, lost[replica.member])
+
+    def _gone(self, replica: Replica, problem: TandemError) -> None:
+        self._last_lost = f"{replica.member} was lost: {problem}"
+        units = self._leave(replica)
+        log.warning("%s; %d units of work that it had go to others", self._last_lost, units)
+        self._on_lost(replica.member, problem)
+
+    def _leave(self, replica: Replica) -> int:
+        if replica not in self._dispatch.replicas:
+            return 0
+        if len(self._dispatch.replicas) == 1:
+            self._manned.clear()
+            self._deserted.set()
+        closing = asyncio.ensure_future(replica.client.close())
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        return self._dispatch.leave(replica)
+
+    def _of_index(self, index: int) -> list[Replica]:
+        return [replica for replica in self._dispatch.replicas if replica.member.identity.index == index]
 
 
-def check_played(what: str, groups: Sequence[TrajectoryGroup]) -> None:
-    """Warn where more than a tenth of the episodes failed or had no turn: what the rest says is less than it seems.
-
-    Raises:
-        TandemError: none is left, so that there is nothing to learn from, and no figure to give.
-    """
-    episodes = [trajectory for group in groups for trajectory in group.trajectories]
-    reasons = Counter(t.error or t.stop_reason for t in episodes if t.stop_reason.failed or not t.turns)
-    count = reasons.total()
-    if count <= WARN_SHARE * len(episodes):
-        return
-    why = f"mostly for this: {reasons.most_common(1)[0][0]}"
-    if count == len(episodes):
-        raise TandemError(f"{what}: not one of {count} episodes could be played, {why}")
-    log.warning("%s: %d of %d episodes could not be played, %s", what, count, len(episodes), why)
+def numbered(addresses: Sequence[str]) -> tuple[Member, ...]:
+    """Replicas at these addresses, each in its first life."""
+    return tuple(Member(Identity(Role.ROLLOUT, index, 1), address) for index, address in enumerate(addresses))

@@ -225,7 +225,7 @@ async def push(services: Services, version: int) -> None:
     """Have every rank send its shard to the checkpoint manager and to all replicas; while the one joins and publishes
     the adapter, the others join, load and probe it. Raises as `publish` and `Fleet.settle`."""
     fleet, kind = services.fleet, PublishKind.ADAPTER
-    addresses = [replica.peer.address for replica in fleet.replicas]
+    addresses = [member.address for member in fleet.members]
     exported = await services.learner.push(version, kind, services.checkpoint_address, addresses)
     reach(f"controller/{kind}/exported")
     ref = AdapterRef(version, "", "", f"{kind} v{version}", services.base_model, 0)

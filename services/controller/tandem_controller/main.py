@@ -13,12 +13,12 @@ from rich.console import Console
 
 from tandem.cluster import Deployment, deployed
 from tandem.config import Config
-from tandem.rpc.clients import CheckpointClient, LearnerClient
+from tandem.rpc.clients import CheckpointClient, LearnerClient, RolloutClient
 from tandem.runtime import until_signal
 from tandem.types import UserError
 from tandem_controller import preflight, report
 from tandem_controller.evaluate import evaluate
-from tandem_controller.fleet import Fleet
+from tandem_controller.fleet import Fleet, numbered
 from tandem_controller.loop import Services, adapter_of, start, train
 from tandem_controller.mirrored import mirror_caught_up
 from tandem_controller.outcomes import as_json
@@ -154,9 +154,16 @@ async def connected(
     deployment: Deployment, config: Config, console: Console, stop: asyncio.Event
 ) -> AsyncIterator[Services]:
     """Clients of a training deployment; at the end the mirror is waited for, unless `stop` is set."""
-    fleet = Fleet(deployment.rollouts, config.rollout, config.model.probe_tolerance)
+    fleet = Fleet(
+        config.rollout,
+        config.model.probe_tolerance,
+        lambda member: RolloutClient(member.address),
+        deterministic=config.run.deterministic,
+    )
     learner, checkpoints = LearnerClient(deployment.learner), CheckpointClient(deployment.checkpoint)
     try:
+        for member in numbered(deployment.rollouts):
+            await fleet.admit(member)
         status = await learner.status()
         yield Services(
             fleet,

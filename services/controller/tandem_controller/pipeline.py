@@ -140,7 +140,7 @@ class Pipeline:
         if self.config.run.deterministic:  # who is played together shows in the last bits: the batch, or none of it
             known, missing = [], list(seeds)
         task = training_task(self.config, version, missing)
-        return [*known, *await self.fleet.play(task, self._arrived, crowd=staleness + 1)]
+        return [*known, *await self.fleet.play(task, self._arrived)]
 
     def _arrived(self, group: TrajectoryGroup) -> None:
         self._waiting[group.seed] = group

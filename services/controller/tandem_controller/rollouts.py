@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tandem.types import TrajectoryGroup
-from tandem_controller.fleet import check_played
 from tandem_controller.pipeline import Pipeline
+from tandem_controller.playable import check_played
 
 
 @dataclass(frozen=True, slots=True)

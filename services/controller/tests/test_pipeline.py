@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from replicas import Replica, episode, fleet_of
 
-from tandem.config import Config
+from tandem.config import Config, RolloutConfig
 from tandem.envs import tasks
 from tandem.rpc import codec
 from tandem.rpc.gen.rollout.v1 import rollout_pb2
@@ -23,6 +23,7 @@ from tandem_controller.run_dir import RunDir
 GROUPS = 3
 STEPS = 8
 START = Position(0, 0)
+ROOMY = RolloutConfig()
 
 
 def config(staleness: int, deterministic: bool = False, **rollout: object) -> Config:
@@ -78,7 +79,7 @@ async def pipeline_of(
     replica: Serving, folder: Path, staleness: int, start: Position = START, **settings: Any
 ) -> AsyncIterator[Pipeline]:
     async with (
-        fleet_of(replica) as fleet,
+        fleet_of(replica, limits=ROOMY, deterministic=settings.get("deterministic", False)) as fleet,
         Pipeline(fleet, config(staleness, **settings), RunDir(folder), start, replica.note) as line,
     ):
         yield line
@@ -109,7 +110,7 @@ async def test_every_batch_in_order_and_once_and_never_too_old(tmp_path: Path, s
     assert [[group.seed for group in batch] for batch in taken] == batches(STEPS)
     assert sorted(replica.asked) == seeds(0, STEPS)  # none twice, none beyond the last step
     lag = [version - group.oldest_version for version, batch in enumerate(taken) for group in batch]
-    assert max(lag) == min(staleness, STEPS - 1)
+    assert max(lag) <= staleness and (max(lag) > 0) == (staleness > 0)
 
 
 async def test_a_straggler_is_waited_for_while_others_are_played(tmp_path: Path) -> None:
@@ -170,7 +171,7 @@ async def test_what_later_versions_played_is_played_anew(tmp_path: Path) -> None
     async with pipeline_of(again, tmp_path, 0, position) as line:
         taken = await learn(line, again, range(2, 5))
     assert taken[0] == kept
-    assert again.asked == seeds(3, 5)
+    assert sorted(again.asked) == seeds(3, 5)
 
 
 async def test_a_smaller_bound_on_resume_holds_for_what_was_played_too(tmp_path: Path) -> None:
@@ -194,7 +195,7 @@ async def test_groups_of_other_settings_are_played_anew(tmp_path: Path) -> None:
         replica = Serving()
         async with pipeline_of(replica, tmp_path, 0, temperature=temperature) as line:
             await learn(line, replica, range(1))
-        assert replica.asked == batches(1)[0]
+        assert sorted(replica.asked) == batches(1)[0]
 
 
 async def test_a_deterministic_run_plays_what_is_left_of_a_batch_with_the_rest_of_it(tmp_path: Path) -> None:
