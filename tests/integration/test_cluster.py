@@ -10,6 +10,7 @@ from tandem.cluster.host import ServiceHost, result
 from tandem.cluster.registry import NAMESPACE, actor_name
 from tandem.config import Config
 from tandem.rpc.clients import CheckpointClient
+from tandem.rpc.door import Door
 from tandem.types import Identity, NotFound, PublishKind, Role, Unavailable, UserError
 
 
@@ -33,7 +34,7 @@ async def test_a_hosted_service_is_found_and_answers_and_its_mistakes_keep_their
                 "tandem_checkpoint_manager.main",
                 config.model_dump_json(),
                 host,
-                Identity(Role.CHECKPOINT_MANAGER, index),
+                Door(Identity(Role.CHECKPOINT_MANAGER, index)),
             )
 
         manager = hosted(0)

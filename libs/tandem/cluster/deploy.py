@@ -21,6 +21,7 @@ from tandem.cluster.registry import NAMESPACE, actor_name, find
 from tandem.cluster.session import HEAD_MEM, ray_session
 from tandem.config import Config
 from tandem.obs import get_logger
+from tandem.rpc.keyring import Keyring, open_keyring
 from tandem.types import Identity, Role, UserError
 
 log = get_logger(__name__)
@@ -36,6 +37,7 @@ class Deployment:
     rollouts: tuple[str, ...]
     learner: str
     checkpoint: str
+    keyring: Keyring
 
 
 @contextmanager
@@ -59,14 +61,15 @@ def deployed(
             "each pair; set it to that, or to 0 for CPU"
         )
     with ray_session(config.cluster, bundles) as host:
+        keyring = open_keyring(config.security, loopback=bool(host))
         group = _reserve(config, bundles)
         hosts: list[Any] = []
         try:
-            _start(config, run, replicas, ranks, rewind_to, host, group, hosts)
+            _start(config, run, replicas, ranks, rewind_to, host, keyring, group, hosts)
             learner, checkpoint = (
                 (find(run, "learner")[0], find(run, "checkpoint_manager")[0]) if training else ("", "")
             )
-            yield Deployment(find(run, "rollout") if rollouts else (), learner, checkpoint)
+            yield Deployment(find(run, "rollout") if rollouts else (), learner, checkpoint, keyring)
         finally:
             _stop(hosts)
             remove_placement_group(group)
@@ -95,19 +98,21 @@ def _start(
     ranks: int,
     rewind_to: int | None,
     host: str,
+    keyring: Keyring,
     group: PlacementGroup,
     hosts: list[Any],
 ) -> None:
     until = time.monotonic() + config.cluster.start_timeout_s
 
     def make(service: str, index: int) -> Any:
+        door = keyring.door(Identity(Role(service), index, 1))
         try:
             actor = ServiceHost.options(
                 name=actor_name(run, service, index),
                 namespace=NAMESPACE,
                 runtime_env={"env_vars": ONE_THREAD},
                 **_resources(config, service, index, group),
-            ).remote(f"tandem_{service}.main", config.model_dump_json(), host, Identity(Role(service), index, 1))
+            ).remote(f"tandem_{service}.main", config.model_dump_json(), host, door)
         except ValueError as problem:  # Ray's word for a name that is taken
             raise UserError(f"run {run} is on this cluster already; stop it or choose another run.name") from problem
         hosts.append(actor)

@@ -14,7 +14,7 @@ from ray.exceptions import GetTimeoutError, RayError, RayTaskError
 from tandem.config import Config
 from tandem.obs import get_logger, setup_logging
 from tandem.rpc.door import Door
-from tandem.types import Identity, TandemError
+from tandem.types import TandemError
 
 log = get_logger(__name__)
 
@@ -23,8 +23,8 @@ log = get_logger(__name__)
 class ServiceHost:
     """Hosts one service. Its process has the service's own dependencies; the caller needs none of them."""
 
-    def __init__(self, module: str, config_json: str, host: str, me: Identity) -> None:
-        self.module, self.door = module, Door(me)
+    def __init__(self, module: str, config_json: str, host: str, door: Door) -> None:
+        self.module, self.door = module, door
         self.config = Config.model_validate_json(config_json)
         self.host = host or ray.util.get_node_ip_address()
         self.service: Any = None

@@ -4,6 +4,7 @@ from tandem.config.faults import FaultsConfig
 from tandem.config.health import HealthConfig
 from tandem.config.learner import AlgoConfig, CorrectionConfig, KlConfig, LearnerConfig, LoraConfig
 from tandem.config.load import dump_yaml, load_recipe
+from tandem.config.security import SecurityConfig
 from tandem.config.store import CheckpointConfig, SyncConfig
 from tandem.config.tree import (
     ClusterConfig,
@@ -36,6 +37,7 @@ __all__ = [
     "ObsConfig",
     "RolloutConfig",
     "RunConfig",
+    "SecurityConfig",
     "SftConfig",
     "SyncConfig",
     "dump_yaml",

@@ -77,6 +77,7 @@ EFFECTS: Mapping[str, Effect] = {
     "eval.*": Effect.HARMLESS,
     "faults.*": Effect.HARMLESS,
     "health.*": Effect.HARMLESS,
+    "security.*": Effect.HARMLESS,
     "sync.*": Effect.HARMLESS,
     "obs.*": Effect.HARMLESS,
 }

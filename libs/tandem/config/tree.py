@@ -11,6 +11,7 @@ from tandem.config.faults import FaultsConfig
 from tandem.config.health import HealthConfig
 from tandem.config.learner import LearnerConfig
 from tandem.config.section import LEAST_TEMPERATURE, MOST_TEMPERATURE, NonNegative, Positive, Section, Share
+from tandem.config.security import SecurityConfig
 from tandem.config.store import CheckpointConfig, SyncConfig
 
 
@@ -176,6 +177,7 @@ class Config(Section):
     cluster: ClusterConfig = ClusterConfig()
     faults: FaultsConfig = FaultsConfig()
     health: HealthConfig = HealthConfig()
+    security: SecurityConfig = SecurityConfig()
     eval: EvalConfig = EvalConfig()
     obs: ObsConfig = ObsConfig()
 

@@ -7,12 +7,15 @@ import asyncio
 import json
 import sys
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol, TypeVar
 
 from tandem.config import Config, load_recipe
 from tandem.obs import setup_logging
+from tandem.rpc.door import Door, is_loopback
+from tandem.rpc.keyring import open_keyring
 from tandem.runtime import until_signal
-from tandem.types import TandemError, exit_code
+from tandem.types import Identity, Role, TandemError, exit_code
 
 
 class Service(Protocol):
@@ -47,7 +50,8 @@ def run_alone(
     signal ends the process at once.
 
     Args:
-        start: called with the config, `host`, `port` and a keyword for each of `flags`.
+        name: the service's role.
+        start: called with the config, `host`, `port`, `door` and a keyword for each of `flags`.
         flags: the service's own flags; a default of type int takes integers.
         ended: for a service that may end by itself; what the future raises is raised.
     Returns:
@@ -64,11 +68,18 @@ def run_alone(
     try:
         config = load_recipe(given.pop("recipe"), given.pop("overrides"))
         setup_logging(config.obs, name)
-        asyncio.run(_run(name, start, config, given, ended))
+        door = _door(config, name, str(given["host"]), int(given.get("rank", 0)))
+        asyncio.run(_run(name, partial(start, door=door), config, given, ended))
     except TandemError as problem:
         sys.stderr.write(f"tandem_{name}: {problem}\n")
         return exit_code(problem)
     return 0
+
+
+def _door(config: Config, name: str, host: str, index: int) -> Door:
+    """Of a process that nobody hands keys to. Raises UserError where its port would be open to all."""
+    keyring = open_keyring(config.security, loopback=is_loopback(host), draw=False)
+    return keyring.door(Identity(Role(name), index))
 
 
 async def _run(

@@ -11,19 +11,22 @@ from uuid import uuid4
 import grpc
 from google.protobuf.message import Message
 
+from tandem.rpc.access import LARGEST
 from tandem.rpc.door import OPEN, Door
 from tandem.rpc.errors import from_rpc_error
 from tandem.rpc.fence import CALLEE_KEY, CALLER_KEY, encode_identity
 from tandem.rpc.interceptor import PROTOCOL, PROTOCOL_KEY
-from tandem.rpc.server import MAX_MESSAGE_BYTES
 from tandem.runtime import WAITS
 from tandem.types import Identity, Role, Unavailable
 
 OPTIONS = [
-    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
-    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_receive_message_length", LARGEST),
+    ("grpc.max_send_message_length", LARGEST),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2000),
+    ("grpc.max_metadata_size", 16 * 2**10),
+    ("grpc.keepalive_time_ms", 20_000),  # a call to a machine that is gone ends long before its deadline
+    ("grpc.keepalive_timeout_ms", 20_000),
 ]
 STATUS = "GetStatus"
 
@@ -44,8 +47,9 @@ class Peer:
             (PROTOCOL_KEY, PROTOCOL),
             (CALLER_KEY, encode_identity(door.me)),
             *(((CALLEE_KEY, encode_identity(callee)),) if callee else ()),
+            *door.proof(),
         )
-        self.channel = door.connect(address, OPTIONS)
+        self.channel = door.connect(address, role, OPTIONS)
         self._closed = False
 
     async def unary(self, method: Any, request: Any, timeout_s: float) -> Any:

@@ -6,21 +6,32 @@ import asyncio
 
 import grpc
 
-from tandem.types import DataCorrupt, NotFound, StaleRequest, TandemError, Unavailable, UserError
+from tandem.types import DataCorrupt, Forbidden, NotFound, StaleRequest, TandemError, Unavailable, UserError
+
+
+class Unproven(Forbidden):
+    """The caller did not prove any role."""
+
 
 STATUS: dict[type[TandemError], grpc.StatusCode] = {
     UserError: grpc.StatusCode.INVALID_ARGUMENT,
     StaleRequest: grpc.StatusCode.FAILED_PRECONDITION,
     NotFound: grpc.StatusCode.NOT_FOUND,
     DataCorrupt: grpc.StatusCode.DATA_LOSS,
+    Unproven: grpc.StatusCode.UNAUTHENTICATED,
+    Forbidden: grpc.StatusCode.PERMISSION_DENIED,
     Unavailable: grpc.StatusCode.UNAVAILABLE,
 }
 EXCEPTION: dict[grpc.StatusCode, type[TandemError]] = {
     **{status: kind for kind, status in STATUS.items()},
+    grpc.StatusCode.UNAUTHENTICATED: Forbidden,
     grpc.StatusCode.UNIMPLEMENTED: UserError,
     grpc.StatusCode.DEADLINE_EXCEEDED: Unavailable,
     grpc.StatusCode.CANCELLED: Unavailable,
 }
+BUSY = "Concurrent RPC limit"  # gRPC's words for a RESOURCE_EXHAUSTED that passes; of others a message is too large
+HANDSHAKE = ("handshake", "SSL_ERROR", "CERTIFICATE", "certificate", "ALERT")  # in gRPC's words for a failed one
+MOST_WORDS = 4000  # of a message: it travels in the metadata, which is bounded
 
 
 def to_status(problem: BaseException) -> tuple[grpc.StatusCode, str]:
@@ -29,15 +40,25 @@ def to_status(problem: BaseException) -> tuple[grpc.StatusCode, str]:
         return grpc.StatusCode.CANCELLED, "the call was cancelled"
     for kind, status in STATUS.items():
         if isinstance(problem, kind):
-            return status, str(problem)
-    return grpc.StatusCode.INTERNAL, f"{type(problem).__name__}: {problem}"
+            return status, _short(str(problem))
+    return grpc.StatusCode.INTERNAL, _short(f"{type(problem).__name__}: {problem}")
 
 
 def from_rpc_error(problem: grpc.aio.AioRpcError, peer: str) -> TandemError:
     """The exception that the server raised, seen from the client; `peer` says who was asked."""
-    kind = EXCEPTION.get(problem.code(), TandemError)
-    details = problem.details() or problem.code().name
+    code, details = problem.code(), problem.details() or problem.code().name
+    kind = EXCEPTION.get(code, TandemError)
+    if kind is Forbidden:
+        return Forbidden(f"{peer}: {details}")
+    if code is grpc.StatusCode.UNAVAILABLE and any(word in details for word in HANDSHAKE):
+        return Forbidden(f"{peer}: no TLS connection ({details}); both sides need mode mtls and certificates of one CA")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        kind = Unavailable if BUSY in details else UserError
     told_by_server = (
-        kind in (UserError, StaleRequest, NotFound, DataCorrupt) and problem.code() is not grpc.StatusCode.UNIMPLEMENTED
+        kind in (UserError, StaleRequest, NotFound, DataCorrupt) and code is not grpc.StatusCode.UNIMPLEMENTED
     )
-    return kind(details if told_by_server else f"{peer}: {problem.code().name}: {details}")
+    return kind(details if told_by_server else f"{peer}: {code.name}: {details}")
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]} ... ({len(text)} characters)"

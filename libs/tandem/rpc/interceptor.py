@@ -1,4 +1,7 @@
-"""The one server interceptor: refuses other protocol versions and the replaced, maps exceptions to statuses."""
+"""The one server interceptor: lets in who may call, reads what was sent, maps exceptions to statuses.
+
+A call's metadata is judged before its first message is read: who is refused sends nothing.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +9,27 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from tandem.obs import get_logger
+from tandem.rpc.access import FOR_ANYONE, rule_of
+from tandem.rpc.door import Door
 from tandem.rpc.errors import to_status
 from tandem.rpc.fence import CALLEE_KEY, CALLER_KEY, Fence, decode_identity
-from tandem.types import Identity, UserError
+from tandem.types import Forbidden, Identity, Role, UserError
 
 PROTOCOL_KEY = "tandem-protocol"
 PROTOCOL = "1"
+Metadata = Mapping[str, str | bytes]
 log = get_logger(__name__)
 
 
 class Boundary(grpc.aio.ServerInterceptor):
-    """Every Tandem method runs inside it; stock services (health, reflection) pass untouched. `me` is who serves."""
+    """Every method runs inside it but the health check, which is for anyone."""
 
-    def __init__(self, me: Identity) -> None:
-        self._fence = Fence(me)
+    def __init__(self, door: Door) -> None:
+        self._door = door
+        self._fence = Fence(door.me)
 
     async def intercept_service(
         self,
@@ -31,60 +39,91 @@ class Boundary(grpc.aio.ServerInterceptor):
         """Wrap the method's behaviour."""
         handler = await continuation(handler_call_details)
         method = str(handler_call_details.method)
-        if handler is None or not method.startswith("/tandem."):
+        if handler is None or method == FOR_ANYONE:
             return handler
-        return _wrapped(handler, method, dict(handler_call_details.invocation_metadata or ()), self._fence)
+        return Call(
+            handler, method, dict(handler_call_details.invocation_metadata or ()), self._door, self._fence
+        ).run()
 
 
-def _met(method: str, metadata: Mapping[str, str | bytes], fence: Fence) -> Identity:
-    """Let a call begin; who calls."""
-    spoken = metadata.get(PROTOCOL_KEY, "none")
-    if spoken != PROTOCOL:
-        raise UserError(
-            f"{method}: client speaks protocol {spoken}, server {PROTOCOL}; install the same Tandem release"
-        )
-    caller = decode_identity(metadata, CALLER_KEY)
-    if caller is None:
-        raise UserError(f"{method}: the call does not say who calls ({CALLER_KEY}); install the same Tandem release")
-    fence.meet(caller, decode_identity(metadata, CALLEE_KEY))
-    return caller
+class Call:
+    """One call. Whatever the method's shape, gRPC hands us a stream of bytes: nothing is parsed before we say so."""
+
+    def __init__(self, handler: Any, method: str, metadata: Metadata, door: Door, fence: Fence) -> None:
+        self._handler, self._method, self._metadata = handler, method, metadata
+        self._door, self._fence = door, fence
+        self._rule = rule_of(method)
+
+    def run(self) -> grpc.RpcMethodHandler:
+        """The handler that gRPC is to call."""
+        serializer, behaviour = self._handler.response_serializer, self._behaviour()
+
+        async def unary(parts: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
+            try:
+                return await behaviour(await self._begun(parts, context), context)
+            except BaseException as problem:  # noqa: BLE001 - the boundary: what leaves a servicer becomes a status
+                await _abort(problem, self._method, context)
+
+        async def streaming(parts: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
+            try:
+                async for reply in behaviour(await self._begun(parts, context), context):
+                    yield reply
+            except BaseException as problem:  # noqa: BLE001 - the boundary, as above
+                await _abort(problem, self._method, context)
+
+        if self._handler.response_streaming:
+            return grpc.stream_stream_rpc_method_handler(streaming, response_serializer=serializer)
+        return grpc.stream_unary_rpc_method_handler(unary, response_serializer=serializer)
+
+    def _behaviour(self) -> Any:
+        sides = (self._handler.request_streaming, self._handler.response_streaming)
+        return getattr(self._handler, "_".join("stream" if side else "unary" for side in sides))
+
+    async def _begun(self, parts: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
+        """What the method is given, once its caller is let in: the request, or the requests as they come."""
+        caller = self._let_in(self._door.proven(self._metadata, context.auth_context() or {}))
+        requests = self._parsed(parts, caller)
+        if self._handler.request_streaming:
+            return requests
+        async for request in requests:
+            return request
+        raise UserError(f"{self._method}: no message came")
+
+    def _let_in(self, proven: Role | None) -> Identity | None:
+        """Who calls; None of those whom nobody succeeds. Raises Forbidden, UserError, StaleRequest."""
+        if proven and (self._rule is None or proven not in self._rule.callers):
+            raise Forbidden(f"{self._method}: the {_words(proven)} may not call this")
+        if not self._method.startswith("/tandem."):
+            return None
+        spoken = self._metadata.get(PROTOCOL_KEY, "none")
+        if spoken != PROTOCOL:
+            raise UserError(
+                f"{self._method}: client speaks protocol {spoken}, server {PROTOCOL}; install the same Tandem release"
+            )
+        caller = decode_identity(self._metadata, CALLER_KEY)
+        if caller is None:
+            raise UserError(f"{self._method}: the call has no {CALLER_KEY}; install the same Tandem release")
+        if proven and caller.role is not proven:
+            raise Forbidden(f"{self._method}: the {_words(proven)} says that it is {caller}")
+        self._fence.meet(caller, decode_identity(self._metadata, CALLEE_KEY))
+        return caller
+
+    async def _parsed(self, parts: AsyncIterator[bytes], caller: Identity | None) -> AsyncIterator[Any]:
+        async for data in parts:
+            if caller:
+                self._fence.check(caller)
+            if self._rule and len(data) > self._rule.request_bytes:
+                raise UserError(
+                    f"{self._method}: a message of {len(data)} bytes came; {self._rule.request_bytes} are the most"
+                )
+            try:
+                yield self._handler.request_deserializer(data)
+            except DecodeError as problem:
+                raise UserError(f"{self._method}: what came is no message of this method") from problem
 
 
-async def _fenced(parts: AsyncIterator[Any], caller: Identity, fence: Fence) -> AsyncIterator[Any]:
-    async for part in parts:
-        fence.check(caller)
-        yield part
-
-
-def _wrapped(handler: Any, method: str, metadata: Mapping[str, str | bytes], fence: Fence) -> grpc.RpcMethodHandler:
-    def begin(request: Any) -> Any:
-        caller = _met(method, metadata, fence)
-        return _fenced(request, caller, fence) if handler.request_streaming else request
-
-    async def unary(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        try:
-            return await behaviour(begin(request), context)
-        except BaseException as problem:  # noqa: BLE001 - the boundary: whatever leaves a servicer becomes a status
-            await _abort(problem, method, context)
-
-    async def streaming(request: Any, context: grpc.aio.ServicerContext) -> Any:
-        try:
-            async for reply in behaviour(begin(request), context):
-                yield reply
-        except BaseException as problem:  # noqa: BLE001 - the boundary, as above
-            await _abort(problem, method, context)
-
-    kinds = {
-        (False, False): ("unary_unary", grpc.unary_unary_rpc_method_handler, unary),
-        (True, False): ("stream_unary", grpc.stream_unary_rpc_method_handler, unary),
-        (False, True): ("unary_stream", grpc.unary_stream_rpc_method_handler, streaming),
-        (True, True): ("stream_stream", grpc.stream_stream_rpc_method_handler, streaming),
-    }
-    name, make, around = kinds[handler.request_streaming, handler.response_streaming]
-    behaviour = getattr(handler, name)
-    return make(
-        around, request_deserializer=handler.request_deserializer, response_serializer=handler.response_serializer
-    )
+def _words(role: Role) -> str:
+    return role.replace("_", " ")
 
 
 async def _abort(problem: BaseException, method: str, context: grpc.aio.ServicerContext) -> None:

@@ -10,7 +10,16 @@ from tandem.types.episode import (
     TrajectoryGroup,
     Turn,
 )
-from tandem.types.errors import DataCorrupt, NotFound, StaleRequest, TandemError, Unavailable, UserError, exit_code
+from tandem.types.errors import (
+    DataCorrupt,
+    Forbidden,
+    NotFound,
+    StaleRequest,
+    TandemError,
+    Unavailable,
+    UserError,
+    exit_code,
+)
 from tandem.types.member import Death, Identity, Member, Role
 from tandem.types.run import MemberStatus, Recovery, RunStatus
 from tandem.types.service import (
@@ -35,6 +44,7 @@ __all__ = [
     "Death",
     "Exported",
     "FinishReason",
+    "Forbidden",
     "Identity",
     "LearnerStatus",
     "Member",

@@ -17,6 +17,10 @@ class NotFound(TandemError):
     """What was asked for by name or version is not there."""
 
 
+class Forbidden(TandemError):
+    """The caller did not prove who it is, or its role may not ask that. Never retried."""
+
+
 class Unavailable(TandemError):
     """A service or engine is not there right now. Trying again later, or elsewhere, may work."""
 
@@ -27,4 +31,4 @@ class DataCorrupt(TandemError):
 
 def exit_code(problem: TandemError) -> int:
     """What a command line exits with: 2 where its user must change something first, else 1."""
-    return 2 if isinstance(problem, UserError | NotFound | DataCorrupt) else 1
+    return 2 if isinstance(problem, UserError | NotFound | DataCorrupt | Forbidden) else 1

@@ -23,7 +23,7 @@ class Running:
     async def stop(self):
         print("stopped", flush=True)
 
-async def start(config, *, host, port, problem, rank):
+async def start(config, *, host, port, door, problem, rank):
     if problem == "slow":
         print("starting", flush=True)
         await asyncio.Event().wait()
@@ -35,7 +35,7 @@ async def start(config, *, host, port, problem, rank):
     return Running(f"{host}:{port + rank}", ended)
 
 flags = {"problem": ("", "which"), "rank": (0, "number")}
-sys.exit(run_alone("sample", start, flags=flags, ended=lambda service: service.ended))
+sys.exit(run_alone("rollout", start, flags=flags, ended=lambda service: service.ended))
 """
 
 
@@ -55,7 +55,7 @@ def process(*arguments: str) -> subprocess.Popen[str]:
 def test_one_line_says_where_and_a_signal_stops_in_order(recipe: str, number: signal.Signals) -> None:
     with process(recipe, "--rank", "2", "run.name=r", "--port", "7") as running:
         assert running.stdout
-        assert json.loads(running.stdout.readline()) == {"service": "sample", "address": "127.0.0.1:9"}
+        assert json.loads(running.stdout.readline()) == {"service": "rollout", "address": "127.0.0.1:9"}
         running.send_signal(number)
         assert running.communicate(timeout=60) == ("stopped\n", "") and running.returncode == 0
 
@@ -74,13 +74,13 @@ def test_a_signal_cuts_a_start_off(recipe: str, number: signal.Signals) -> None:
 )
 def test_a_problem_is_one_line_and_an_exit_code(recipe: str, problem: str, code: int) -> None:
     with process(recipe, "run.name=this", "--problem", problem) as running:
-        assert running.communicate(timeout=60) == ("", "tandem_sample: about this\n") and running.returncode == code
+        assert running.communicate(timeout=60) == ("", "tandem_rollout: about this\n") and running.returncode == code
 
 
 def test_a_service_that_ends_by_itself_is_stopped_and_says_why(recipe: str) -> None:
     with process(recipe, "--problem", "late") as running:
         out, err = running.communicate(timeout=60)
-    assert out.endswith("stopped\n") and err == "tandem_sample: rank 0 is gone\n" and running.returncode == 1
+    assert out.endswith("stopped\n") and err == "tandem_rollout: rank 0 is gone\n" and running.returncode == 1
 
 
 def test_a_missing_recipe() -> None:

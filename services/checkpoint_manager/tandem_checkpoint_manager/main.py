@@ -47,7 +47,8 @@ async def start(
         UserError: the store cannot be written, has another manager or holds a state newer than `rewind_to`, or the
             port is taken.
     """
-    listener = await listen(host, port, door)  # first: opening a store mends it, which a start without a port must not
+    # first: opening a store mends it, which a start without a port must not
+    listener = await listen([SERVICE], host=host, port=port, door=door)
     async with AsyncExitStack() as ends:  # the last first; one that fails keeps none of the others from its end
         try:
             lease, manager = await asyncio.to_thread(_open, config.store_url, config, rewind_to)
@@ -66,7 +67,7 @@ async def start(
                 lease_s=config.checkpoint.lease_s,
             )
             ends.push_async_callback(asyncio.to_thread, mirror.close)
-        running = await listener.serve(CheckpointServicer(manager, mirror).register, [SERVICE])
+        running = await listener.serve(CheckpointServicer(manager, mirror).register)
         ends.push_async_callback(running.stop)
         return CheckpointService(manager, mirror, running, ends.pop_all())
 

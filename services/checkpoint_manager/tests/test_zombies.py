@@ -104,5 +104,5 @@ async def test_what_is_no_identity_is_refused(connect: Connect, key: str, said: 
 async def test_who_does_not_say_who_calls_is_refused(connect: Connect) -> None:
     client = connect(Role.CONTROLLER, 1)
     client.peer.metadata = client.peer.metadata[:1]
-    with pytest.raises(UserError, match="does not say who calls"):
+    with pytest.raises(UserError, match="the call has no tandem-caller"):
         await client.status()

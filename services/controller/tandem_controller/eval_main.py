@@ -11,12 +11,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tandem.cluster import deployed
+from tandem.cluster import Deployment, deployed
 from tandem.config import Config
 from tandem.rpc.clients import RolloutClient
 from tandem.storage import VersionStore, latest, read_manifest
 from tandem.storage.episodes import EPISODES, write_groups
-from tandem.types import AdapterRef, NotFound, PublishKind, UserError
+from tandem.types import AdapterRef, Identity, NotFound, PublishKind, Role, UserError
 from tandem_controller import preflight
 from tandem_controller.evaluate import Save, evaluate
 from tandem_controller.fleet import Fleet, numbered
@@ -71,7 +71,7 @@ def run_evaluation(config: Config, request: Request, console: Console) -> None:
     began = time.monotonic()
     with deployed(config, f"{config.run.name}-eval-{os.getpid()}", training=False) as deployment:
         saves: list[Save] = [_writer(folder) for folder in folders]
-        evaluations = asyncio.run(_play(config, deployment.rollouts, refs, suites, saves))
+        evaluations = asyncio.run(_play(config, deployment, refs, suites, saves))
     for evaluation in evaluations:
         print_evaluation(console, f"of {evaluation.adapter}", evaluation)
     content = as_json(evaluations[0])
@@ -85,19 +85,20 @@ def run_evaluation(config: Config, request: Request, console: Console) -> None:
 
 async def _play(
     config: Config,
-    rollouts: tuple[str, ...],
+    deployment: Deployment,
     refs: Sequence[AdapterRef],
     suites: Sequence[Suite],
     saves: Sequence[Save],
 ) -> list[Evaluation]:
+    door = deployment.keyring.door(Identity(Role.CONTROLLER, 0, 1))
     fleet = Fleet(
         config.rollout,
         config.model.probe_tolerance,
-        lambda member: RolloutClient(member.address),
+        lambda member: RolloutClient(member.address, door),
         deterministic=config.run.deterministic,
     )
     try:
-        for member in numbered(rollouts):
+        for member in numbered(deployment.rollouts):
             await fleet.admit(member)
         evaluations = list[Evaluation]()
         for ref, save in zip(refs, saves, strict=True):

@@ -15,7 +15,7 @@ from tandem.cluster import Deployment, deployed
 from tandem.config import Config
 from tandem.rpc.clients import CheckpointClient, LearnerClient, RolloutClient
 from tandem.runtime import until_signal
-from tandem.types import UserError
+from tandem.types import Identity, Role, UserError
 from tandem_controller import preflight, report
 from tandem_controller.evaluate import evaluate
 from tandem_controller.fleet import Fleet, numbered
@@ -154,13 +154,14 @@ async def connected(
     deployment: Deployment, config: Config, console: Console, stop: asyncio.Event
 ) -> AsyncIterator[Services]:
     """Clients of a training deployment; at the end the mirror is waited for, unless `stop` is set."""
+    door = deployment.keyring.door(Identity(Role.CONTROLLER, 0, 1))
     fleet = Fleet(
         config.rollout,
         config.model.probe_tolerance,
-        lambda member: RolloutClient(member.address),
+        lambda member: RolloutClient(member.address, door),
         deterministic=config.run.deterministic,
     )
-    learner, checkpoints = LearnerClient(deployment.learner), CheckpointClient(deployment.checkpoint)
+    learner, checkpoints = LearnerClient(deployment.learner, door), CheckpointClient(deployment.checkpoint, door)
     try:
         for member in numbered(deployment.rollouts):
             await fleet.admit(member)

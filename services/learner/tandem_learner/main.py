@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch.distributed as dist
 
@@ -119,11 +120,9 @@ def _leave(thread: ThreadPoolExecutor) -> None:
     close_comm()
 
 
-async def _start_alone(config: Config, *, host: str, port: int, rank: int, rendezvous: str) -> RunningLearner:
+async def _start_alone(config: Config, *, rank: int, **given: Any) -> RunningLearner:
     setup_logging(config.obs, f"learner[{rank}]")
-    return await start(
-        config, host=host, port=port, rank=rank, world_size=config.learner.world_size, rendezvous=rendezvous
-    )
+    return await start(config, rank=rank, world_size=config.learner.world_size, **given)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
