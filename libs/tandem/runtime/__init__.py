@@ -2,7 +2,7 @@
 
 from tandem.runtime.background import Background, poll
 from tandem.runtime.faults import reach
-from tandem.runtime.policy import deadline, in_threads, together, until
+from tandem.runtime.policy import beside, deadline, in_threads, together, until
 from tandem.runtime.signals import until_signal
 from tandem.runtime.trying import retry
 from tandem.runtime.waits import WAITS, Wait, Waits
@@ -12,6 +12,7 @@ __all__ = [
     "Background",
     "Wait",
     "Waits",
+    "beside",
     "deadline",
     "in_threads",
     "poll",

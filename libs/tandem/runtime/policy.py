@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import AbstractContextManager, asynccontextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from tandem.types import Unavailable
 
@@ -70,3 +70,21 @@ async def in_threads(scope: AbstractContextManager[T]) -> AsyncIterator[T]:
             raise
     else:
         await asyncio.to_thread(scope.__exit__, None, None, None)
+
+
+@asynccontextmanager
+async def beside(work: Coroutine[Any, Any, object], failed: Callable[[BaseException], None]) -> AsyncIterator[None]:
+    """Work that goes on while the body runs, and is cancelled at its end. What ends it before is told to `failed`, and
+    is no end of the body."""
+
+    def ended(task: asyncio.Task[object]) -> None:
+        if not task.cancelled() and (problem := task.exception()):
+            failed(problem)
+
+    task = asyncio.create_task(work)
+    task.add_done_callback(ended)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait({task})

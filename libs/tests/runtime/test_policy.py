@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from tandem.runtime import deadline, together
+from tandem.runtime import beside, deadline, together
 from tandem.types import Unavailable, UserError
 
 
@@ -40,3 +40,25 @@ async def test_together_keeps_order_and_one_failure_cancels_the_rest() -> None:
     with pytest.raises(UserError, match="mine"):
         await together(endless(), failing())
     assert cancelled.is_set()
+
+
+async def test_work_beside_ends_with_the_body_and_tells_of_its_own_end() -> None:
+    ended, told, failed = asyncio.Event(), list[BaseException](), asyncio.Event()
+
+    def tell(problem: BaseException) -> None:
+        told.append(problem)
+        failed.set()
+
+    async def for_ever() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+
+    async def fails() -> None:
+        raise ValueError("in the middle")
+
+    async with beside(for_ever(), tell), beside(fails(), tell):
+        await failed.wait()
+        assert not ended.is_set()
+    assert ended.is_set() and [str(problem) for problem in told] == ["in the middle"]

@@ -19,7 +19,7 @@ from typing import Any
 from tandem.obs import get_logger
 from tandem.rpc.clients import CheckpointClient, LearnerClient, RolloutClient
 from tandem.rpc.door import OPEN, Door
-from tandem.runtime import WAITS, Wait, Waits, together, until
+from tandem.runtime import WAITS, Wait, Waits, beside, together, until
 from tandem.types import (
     CheckpointStatus,
     LearnerStatus,
@@ -146,12 +146,7 @@ def described(status: RolloutStatus | LearnerStatus | CheckpointStatus) -> Said:
 async def watching(stall_s: float, door: Door = OPEN, waits: Waits = WAITS) -> AsyncIterator[None]:
     """Look again and again while the body runs."""
     dog = Watchdog(waits, stall_s, lambda wait: asked(wait, door))
-    task = asyncio.create_task(until(dog.look, every_s=min(LOOK_S, stall_s / 4), for_s=math.inf))
+    looking = until(dog.look, every_s=min(LOOK_S, stall_s / ASKS), for_s=math.inf)
     waits.progressed()  # what went on before was not watched
-    try:
+    async with beside(looking, lambda problem: log.error("the watchdog ended: %s", problem, exc_info=problem)):
         yield
-    finally:
-        task.cancel()
-        await asyncio.wait({task})
-        if not task.cancelled() and (problem := task.exception()):
-            log.error("the watchdog ended: %s", problem, exc_info=problem)
