@@ -21,7 +21,7 @@ class MemberStatus:
 @dataclass(frozen=True, slots=True)
 class Recovery:
     """What became of a death: noticed `at` (Unix seconds), `action` was taken, and so many seconds after the death was
-    noticed the place was served again; None while it is not. An empty `action`: nothing could be done."""
+    noticed the place was served again. While it is not, `seconds` is None and `action` may be empty yet."""
 
     death: Death
     at: float

@@ -14,9 +14,10 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from tandem.config import SecurityConfig, load_recipe
 from tandem.rpc.controller_client import ControllerClient
-from tandem.rpc.door import Door
-from tandem.types import Identity, Role, RunStatus, Unavailable, UserError
+from tandem.rpc.keyring import operator_door
+from tandem.types import RunStatus, Unavailable, UserError
 from tandem_controller.control import Control, read_control
 from tandem_controller.past import CONFIG_FILE, FACTS_FILE
 from tandem_controller.status_tables import print_status
@@ -75,9 +76,12 @@ async def connected(run_dir: Path) -> AsyncIterator[tuple[ControllerClient, RunS
 
     Raises:
         UserError: there is no run, it is not running, or its controller does not answer.
+        Forbidden: it does not take us for an operator.
     """
     control = running(run_dir)
-    client = ControllerClient(control.address, Door(Identity(Role.OPERATOR)))
+    config = run_dir / CONFIG_FILE  # not there yet while a first start is under way
+    security = load_recipe(config).security if config.exists() else SecurityConfig()
+    client = ControllerClient(control.address, operator_door(security, run_dir))
     try:
         try:
             found = await client.status()

@@ -71,7 +71,7 @@ def _recovery(recovery: Recovery) -> tuple[str, ...]:
         str(member.identity),
         member.node,
         recovery.death.why,
-        recovery.action or "nothing could be",
+        recovery.action or "under way",
         "not yet" if recovery.seconds is None else f"after {recovery.seconds:.1f} s",
     )
 

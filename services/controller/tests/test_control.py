@@ -18,8 +18,10 @@ import pytest_asyncio
 from control_runs import STATUS, Run
 from rich.console import Console
 
+from tandem.config import SecurityConfig
 from tandem.rpc.controller_client import ControllerClient
-from tandem.types import UserError
+from tandem.rpc.keyring import Keyring, open_keyring
+from tandem.types import Identity, Role, UserError
 from tandem_controller.control import CONTROL_FILE, Control, read_control, serve_controls, write_control
 from tandem_controller.past import CONFIG_FILE, FACTS_FILE
 from tandem_controller.status_tables import ago, print_status
@@ -197,6 +199,27 @@ async def test_another_runs_controller_at_the_old_port_is_not_ours(control: Cont
     run.told = replace(STATUS, run_id="another")
     code, _, err = await tandem("drain", run_dir, "node-2")
     assert code == 2 and "another run's controller has its old port" in err and run.asked == []
+
+
+async def test_only_who_owns_the_run_may_look_and_change(run: Run, run_dir: Path) -> None:
+    ring = Keyring("token", secret=b"x" * 32, drawn=True)
+    door = ring.door(Identity(Role.CONTROLLER))
+    async with serve_controls(run, run_dir, door=door):
+        code, _, err = await tandem("scale", run_dir, "rollout=3")
+        assert code == 2 and err.count("\n") == 1 and "token" in err and run.asked == []
+        with ring.operable(run_dir):
+            assert (await tandem("scale", run_dir, "rollout=3"))[0] == 0
+    assert run.asked == [("scale", 3, None)]
+
+
+async def test_the_runs_own_secret_opens_its_port(run: Run, run_dir: Path, tmp_path: Path) -> None:
+    (secret := tmp_path / "secret").write_text("s" * 40)
+    (run_dir / CONFIG_FILE).write_text(f"model: {{path: m}}\nsecurity: {{secret_file: {secret}}}\n")
+    ring = open_keyring(SecurityConfig(secret_file=str(secret)), loopback=True)
+    async with serve_controls(run, run_dir, door=ring.door(Identity(Role.CONTROLLER))):
+        assert (await tandem("status", run_dir, "--json"))[0] == 0
+        (run_dir / CONFIG_FILE).write_text("model: {path: m}\n")
+        assert (await tandem("status", run_dir, "--json"))[0] == 2
 
 
 @pytest.mark.parametrize(
