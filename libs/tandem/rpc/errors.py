@@ -30,7 +30,14 @@ EXCEPTION: dict[grpc.StatusCode, type[TandemError]] = {
     grpc.StatusCode.CANCELLED: Unavailable,
 }
 BUSY = "Concurrent RPC limit"  # gRPC's words for a RESOURCE_EXHAUSTED that passes; of others a message is too large
-HANDSHAKE = ("handshake", "SSL_ERROR", "CERTIFICATE", "certificate", "ALERT")  # in gRPC's words for a failed one
+HANDSHAKE = (
+    "handshake",
+    "SSL_ERROR",
+    "CERTIFICATE",
+    "certificate",
+    "ALERT",
+    "Verification",
+)  # in gRPC's words for a failed one
 MOST_WORDS = 4000  # of a message: it travels in the metadata, which is bounded
 
 

@@ -39,23 +39,34 @@ class Keyring:
         if self.mode != "token":
             return Keys(self.mode, self.insecure, self.tls_dir)
         admits = {other.value: sha256(self.token(other)) for other in Role}
-        return Keys("token", token=self.token(role), admits=admits)
+        operator = self.token(Role.OPERATOR) if self.drawn and role is Role.CONTROLLER else ""
+        return Keys("token", token=self.token(role), admits=admits, operator=operator)
 
     def door(self, me: Identity) -> Door:
         """The door of one process."""
         return Door(me, self.keys(me.role))
 
-    @contextmanager
-    def operable(self, run: Path) -> Iterator[None]:
-        """While the body lasts, let the owner of a run's folder call as operator, by `operator_door`."""
-        file = run / OPERATOR_TOKEN
-        file.unlink(missing_ok=True)
-        if self.drawn:
-            with open(os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as handle:
-                handle.write(self.token(Role.OPERATOR))
-        try:
-            yield
-        finally:
+
+@contextmanager
+def operable(keys: Keys, run: Path) -> Iterator[None]:
+    """While the body lasts, let the owner of a run's folder call as operator, by `operator_door`, where the secret was
+    drawn. Raises UserError where that cannot be written."""
+    if not keys.operator:
+        yield
+        return
+    file = run / OPERATOR_TOKEN
+    partial = file.with_name(f"{file.name}.{os.getpid()}.tmp")
+    try:
+        partial.unlink(missing_ok=True)
+        with open(os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as handle:
+            handle.write(keys.operator)
+        partial.replace(file)
+    except OSError as problem:
+        raise UserError(f"{file}: cannot be written ({problem.strerror}); choose another run.dir") from problem
+    try:
+        yield
+    finally:
+        if _text(file) == keys.operator:  # another controller may have taken the run over
             file.unlink(missing_ok=True)
 
 
@@ -68,10 +79,15 @@ def operator_door(security: SecurityConfig, run: Path) -> Door:
     me, file = Identity(Role.OPERATOR), run / OPERATOR_TOKEN
     if security.secret_file or security.tls_dir:
         return open_keyring(security, loopback=True).door(me)
+    token = _text(file)
+    return Door(me, Keys("token", token=token)) if token else OPEN
+
+
+def _text(file: Path) -> str:
     try:
-        return Door(me, Keys("token", token=file.read_text(encoding="ascii")))
+        return file.read_text(encoding="ascii")
     except FileNotFoundError:
-        return OPEN
+        return ""
     except (OSError, UnicodeDecodeError) as problem:
         raise UserError(f"{file}: cannot be read ({problem}); only who started the run may operate it") from problem
 

@@ -24,6 +24,7 @@ class Keys:
     tls_dir: str = ""
     token: str = field(default="", repr=False)
     admits: Mapping[str, str] = field(default_factory=dict, repr=False)
+    operator: str = field(default="", repr=False)  # a controller's that drew the secret: the token of its owner
 
     def holder_of(self, token: str) -> Role | None:
         """The role whose token this is, if it is let in."""

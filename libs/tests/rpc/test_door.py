@@ -24,7 +24,7 @@ from tandem.rpc.access import BY_SERVICE, rule_of
 from tandem.rpc.clients import CheckpointClient
 from tandem.rpc.door import OPEN, Door
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2, checkpoint_pb2_grpc
-from tandem.rpc.keyring import Keyring, open_keyring, operator_door
+from tandem.rpc.keyring import Keyring, open_keyring, operable, operator_door
 from tandem.rpc.keys import Keys
 from tandem.rpc.server import serve
 from tandem.types import Forbidden, Identity, PublishKind, Role, ShardRef, UserError, exit_code
@@ -238,12 +238,15 @@ async def test_no_secret_is_shown(
 
 def test_an_operator_finds_the_token_of_a_secret_that_was_drawn(tmp_path: Path) -> None:
     ring = open_keyring(SecurityConfig(), loopback=False)
-    with ring.operable(tmp_path):
+    with operable(ring.keys(Role.CONTROLLER), tmp_path):
         (file,) = tmp_path.iterdir()
         assert file.stat().st_mode & 0o777 == 0o600
         door = operator_door(SecurityConfig(), tmp_path)
         assert door.keys.token == ring.token(Role.OPERATOR) and door.me.role is Role.OPERATOR
+        with operable(open_keyring(SecurityConfig(), loopback=False).keys(Role.CONTROLLER), tmp_path):
+            taken = file.read_text()  # by another controller
+        assert taken != door.keys.token
     assert not list(tmp_path.iterdir()) and operator_door(SecurityConfig(), tmp_path) == OPEN
     given = Keyring("token", secret=SECRET)
-    with given.operable(tmp_path):
+    with operable(given.keys(Role.CONTROLLER), tmp_path):
         assert not list(tmp_path.iterdir())  # who has the file needs no token

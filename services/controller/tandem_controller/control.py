@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tandem.rpc.door import OPEN, Door
+from tandem.rpc.keyring import operable
 from tandem.rpc.server import serve
 from tandem.types import DataCorrupt, RunStatus, UserError
 from tandem_controller.servicer import SERVICE, ControllerServicer
@@ -84,7 +85,8 @@ async def serve_controls(
         control = Control(server.address, os.getpid(), socket.gethostname(), time.time())
         write_control(run_dir, control)
         try:
-            yield control
+            with operable(door.keys, run_dir):
+                yield control
         finally:
             if _own(run_dir, control):  # another controller may have taken the run over
                 (run_dir / CONTROL_FILE).unlink(missing_ok=True)

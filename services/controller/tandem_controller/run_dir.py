@@ -180,14 +180,20 @@ def absolute(url: str) -> str:
 
 
 def resolved(config: Config) -> Config:
-    """The config as services in other folders need it: the model's path absolute, the store's URL filled in.
+    """The config as services in other folders need it: paths absolute, the store's URL filled in.
 
     By default the checkpoint store lies inside the run directory.
     """
     model = {"path": str(Path(config.model.path).resolve())}
     if config.model.adapter:
         model["adapter"] = absolute(config.model.adapter)
+    security = {
+        key: str(Path(value).resolve())
+        for key in ("secret_file", "tls_dir")
+        if (value := getattr(config.security, key))
+    }
     changes = {
+        "security": config.security.model_copy(update=security),
         "model": config.model.model_copy(update=model),
         "checkpoint": config.checkpoint.model_copy(
             update={
