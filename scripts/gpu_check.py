@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -24,9 +24,9 @@ import tandem_checkpoint_manager.main
 import tandem_controller.main
 import tandem_learner.main
 import tandem_rollout.main
-from tandem.cluster import Deployment
 from tandem.config import Config, load_recipe
-from tandem.types import TandemError
+from tandem.rpc.keyring import Keyring, open_keyring
+from tandem.types import Identity, Member, Role, TandemError
 from tandem_controller.loop import Services, Stopwatch, distribute, make_version, start
 from tandem_controller.pipeline import Pipeline, Position, training_task
 from tandem_controller.run_dir import RunDir
@@ -54,6 +54,16 @@ def config_of(store: str, gpus: int) -> Config:
     return load_recipe(ROOT / "deploy/recipes/maze2d-cpu.yaml", [f"{key}={value}" for key, value in small.items()])
 
 
+@dataclass(frozen=True, slots=True)
+class Here:
+    """All services, in this process."""
+
+    rollouts: tuple[Member, ...]
+    learner: Member
+    checkpoint: Member
+    keyring: Keyring
+
+
 @asynccontextmanager
 async def serving(config: Config) -> AsyncIterator[Services]:
     """All services in this process; the engine has its own."""
@@ -61,8 +71,11 @@ async def serving(config: Config) -> AsyncIterator[Services]:
     try:
         for module in (tandem_checkpoint_manager.main, tandem_learner.main, tandem_rollout.main):
             running.append(await module.start(config))
-        checkpoint, learner, rollout = (service.address for service in running)
-        deployment = Deployment((rollout,), learner, checkpoint)
+        roles = (Role.CHECKPOINT_MANAGER, Role.LEARNER, Role.ROLLOUT)
+        checkpoint, learner, rollout = (
+            Member(Identity(role), service.address) for role, service in zip(roles, running, strict=True)
+        )
+        deployment = Here((rollout,), learner, checkpoint, open_keyring(config.security, loopback=True, draw=False))
         async with tandem_controller.main.connected(
             deployment, config, Console(quiet=True), asyncio.Event()
         ) as services:

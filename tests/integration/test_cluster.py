@@ -11,6 +11,7 @@ from tandem.cluster.registry import NAMESPACE, actor_name
 from tandem.config import Config
 from tandem.rpc.clients import CheckpointClient
 from tandem.rpc.door import Door
+from tandem.rpc.hosted import Order
 from tandem.types import Identity, NotFound, PublishKind, Role, Unavailable, UserError
 
 
@@ -30,15 +31,12 @@ async def test_a_hosted_service_is_found_and_answers_and_its_mistakes_keep_their
         def hosted(index: int):
             name = actor_name("run-a", "checkpoint_manager", index)
             actor = ServiceHost.options(name=name, **options)
-            return actor.remote(
-                "tandem_checkpoint_manager.main",
-                config.model_dump_json(),
-                host,
-                Door(Identity(Role.CHECKPOINT_MANAGER, index)),
-            )
+            door = Door(Identity(Role.CHECKPOINT_MANAGER, index))
+            order = Order("tandem_checkpoint_manager.main", config.model_dump_json(), host, door)
+            return actor.remote(order, str(tmp_path))
 
         manager = hosted(0)
-        address = result(manager.start.remote(), soon(), "start")
+        address = result(manager.start.remote(), soon(), "start").address
         assert find("run-a", "checkpoint_manager") == (address,)
         client = CheckpointClient(address)
         assert await client.list(PublishKind.ADAPTER) == ()

@@ -1,43 +1,190 @@
-"""Place and start the services of a run; stop them at its end.
+"""The services of a run on Ray: placed, started, watched, started anew, and stopped at its end.
 
-Placement: one bundle per pair of rollout replica and learner rank, so that both share a bundle's GPU in halves; the
-checkpoint manager sits where the resource `head_mem` is. Replicas and ranks need not be equally many.
+Placement: one slot for each pair of rollout replica and learner rank of one index, so that both share its GPU in
+halves; the checkpoint manager sits where the resource `head_mem` is. Replicas and ranks need not be equally many.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Protocol
 
 import ray
-from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from tandem.cluster.host import ServiceHost, result
-from tandem.cluster.registry import NAMESPACE, actor_name, find
-from tandem.cluster.session import HEAD_MEM, ray_session
+from tandem.cluster.lives import Lives
+from tandem.cluster.nodes import Nodes
+from tandem.cluster.registry import next_generation, take_over
+from tandem.cluster.session import ray_session
+from tandem.cluster.slots import Slots
 from tandem.config import Config
 from tandem.obs import get_logger
 from tandem.rpc.keyring import Keyring, open_keyring
-from tandem.types import Identity, Role, UserError
+from tandem.types import Death, Identity, Member, Role, UserError
 
 log = get_logger(__name__)
-STOP_S = 20.0
-# One compute thread a process; see ARCHITECTURE: two were six times slower than one on two shared cores.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
+AT_ONCE = 16  # starts side by side
 
 
-@dataclass(frozen=True, slots=True)
+class Members(Protocol):
+    """Where the services of a run listen."""
+
+    @property
+    def rollouts(self) -> tuple[Member, ...]:
+        """The replicas, by index."""
+        ...
+
+    @property
+    def learner(self) -> Member:
+        """Rank 0."""
+        ...
+
+    @property
+    def checkpoint(self) -> Member:
+        """The checkpoint manager."""
+        ...
+
+    @property
+    def keyring(self) -> Keyring:
+        """Of the run: makes the doors of who talks to them."""
+        ...
+
+
 class Deployment:
-    """Where the services of a run listen (host:port); empty what was not asked for."""
+    """The services of one run. Its methods wait for Ray; several threads may call them.
 
-    rollouts: tuple[str, ...]
-    learner: str
-    checkpoint: str
-    keyring: Keyring
+    Whoever takes the place of another has the next generation; all ranks of the learner have the same.
+    """
+
+    def __init__(self, config: Config, run: str, host: str, logs: str) -> None:
+        """`host`: what services bind to; empty: each to its own node's address. `logs`: the folder for their logs."""
+        self._config, self._run = config, run
+        self.keyring = open_keyring(config.security, loopback=bool(host))
+        self._nodes = Nodes()
+        self._slots = Slots(config.cluster, self._nodes)
+        self._lives = Lives(config, run, host, logs, self.keyring)
+
+    @property
+    def rollouts(self) -> tuple[Member, ...]:
+        """The replicas that run, by index."""
+        return self._lives.members(Role.ROLLOUT)
+
+    @property
+    def ranks(self) -> tuple[Member, ...]:
+        """The learner's ranks that run."""
+        return self._lives.members(Role.LEARNER)
+
+    @property
+    def learner(self) -> Member:
+        """Rank 0. Raises Unavailable where it does not run."""
+        return self._lives.member(Role.LEARNER)
+
+    @property
+    def checkpoint(self) -> Member:
+        """The checkpoint manager. Raises Unavailable where it does not run."""
+        return self._lives.member(Role.CHECKPOINT_MANAGER)
+
+    def start_rollout(self, index: int) -> Member:
+        """Start a replica under that index, in the place of one that lives there, if any.
+
+        Raises:
+            Unavailable: no room within `cluster.start_timeout_s` (its slot stays asked for), or its process ended.
+            TandemError: what its start raised.
+        """
+        until = self._until()
+        self._lives.end(Role.ROLLOUT, index)
+        me = self._identity(Role.ROLLOUT, index)
+        self._lives.open(me, self._slots.place(index, until), until)
+        return self._lives.start(me, until, replica=index)
+
+    def stop_rollout(self, index: int) -> None:
+        """Stop a replica in order, and give its slot back unless a rank has the other half."""
+        self._lives.end(Role.ROLLOUT, index, in_order=True)
+        if not self._lives.lives(Role.LEARNER, index):
+            self._slots.free(index)
+
+    def start_learner(self, world_size: int) -> Member:
+        """End all ranks and start so many anew; rank 0. Raises as `start_rollout`."""
+        until = self._until()
+        self._in_parallel([partial(self._end_rank, rank.identity.index, world_size) for rank in self.ranks])
+        generation = self._identity(Role.LEARNER, 0).generation
+        ranks = [Identity(Role.LEARNER, index, generation) for index in range(world_size)]
+        for me in ranks:
+            self._slots.ask(me.index)
+        for me in ranks:
+            self._lives.open(me, self._slots.place(me.index, until), until)
+        meeting = self._lives.free_address(ranks[0], until)
+        start = partial(self._lives.start, until=until, world_size=world_size, rendezvous=meeting)
+        return self._in_parallel([partial(start, me, rank=me.index) for me in ranks])[0]
+
+    def _end_rank(self, index: int, world_size: int) -> None:
+        self._lives.end(Role.LEARNER, index)
+        if index >= world_size and not self._lives.lives(Role.ROLLOUT, index):
+            self._slots.free(index)
+
+    def start_checkpoint(self, rewind_to: int | None = None) -> Member:
+        """Start the checkpoint manager, in the place of the one that lives, if any; raises as `start_rollout`.
+
+        `rewind_to` is where a resumed run stands: what the store holds beyond it is forgotten.
+        """
+        until = self._until()
+        self._lives.end(Role.CHECKPOINT_MANAGER, 0)
+        me = self._identity(Role.CHECKPOINT_MANAGER, 0)
+        self._lives.open(me, self._slots.head(), until)
+        return self._lives.start(me, until, port=self._config.cluster.checkpoint_port, rewind_to=rewind_to)
+
+    def wait_death(self, timeout_s: float) -> Death | None:
+        """The next death of a member that nobody here has ended, each told once; None where there is none in time."""
+        return self._lives.wait_death(timeout_s)
+
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the nodes that are alive: TANDEM_NODE_NAME of a node's environment, or Ray's id."""
+        return tuple(sorted(self._nodes.names().values()))
+
+    def avoid(self, node: str) -> None:
+        """Place nothing new on a node; what runs there goes on. Raises NotFound where there is no such node."""
+        self._nodes.avoid(node)
+
+    def start(self, replicas: int, ranks: int, rewind_to: int | None) -> None:
+        """Start all services of a run; the first that fails ends the wait for the others. Raises as `start_rollout`."""
+        for index in range(max(replicas, ranks)):
+            self._slots.ask(index)
+        training: list[Callable[[], object]] = []
+        if ranks:
+            training = [partial(self.start_checkpoint, rewind_to), partial(self.start_learner, ranks)]
+        rollouts = [partial(self.start_rollout, index) for index in range(replicas)]
+        if self._config.cluster.gpus:
+            self._in_parallel(training)  # the engine takes its share of what the learner leaves of a GPU they share
+            training = []
+        self._in_parallel([*training, *rollouts])
+
+    def close(self) -> None:
+        """Stop all in order, and give all slots back."""
+        self._lives.close()
+        self._slots.close()
+
+    def _identity(self, role: Role, index: int) -> Identity:
+        return Identity(role, index, next_generation(self._run, role, index))
+
+    def _until(self) -> float:
+        return time.monotonic() + self._config.cluster.start_timeout_s
+
+    def _in_parallel(self, calls: list) -> list:
+        """Results in order; the first failure is raised at once, the other calls go on alone."""
+        if not calls:
+            return []
+        pool = ThreadPoolExecutor(min(AT_ONCE, len(calls)), "deploy")
+        try:
+            futures: list[Future] = [pool.submit(call) for call in calls]
+            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+            failed = [future for future in futures if future in done and future.exception() is not None]
+            return [future.result() for future in (failed or futures)]
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 @contextmanager
@@ -54,110 +201,39 @@ def deployed(
         TandemError: a service could not start.
     """
     replicas, ranks = (config.rollout.replicas if rollouts else 0), (config.learner.world_size if training else 0)
-    bundles = max(replicas, ranks)
-    if config.cluster.gpus not in (0, bundles):
+    slots = max(replicas, ranks)
+    if config.cluster.gpus not in (0, slots):
         raise UserError(
-            f"cluster.gpus is {config.cluster.gpus} but {replicas} replicas and {ranks} ranks need {bundles}, one for "
+            f"cluster.gpus is {config.cluster.gpus} but {replicas} replicas and {ranks} ranks need {slots}, one for "
             "each pair; set it to that, or to 0 for CPU"
         )
-    with ray_session(config.cluster, bundles) as host:
-        keyring = open_keyring(config.security, loopback=bool(host))
-        group = _reserve(config, bundles)
-        hosts: list[Any] = []
+    with ray_session(config.cluster, slots) as host:
+        _check_room(config, slots)
+        take_over(run)
+        deployment = Deployment(config, run, host, str(_logs(config, run, training)))
         try:
-            _start(config, run, replicas, ranks, rewind_to, host, keyring, group, hosts)
-            learner, checkpoint = (
-                (find(run, "learner")[0], find(run, "checkpoint_manager")[0]) if training else ("", "")
-            )
-            yield Deployment(find(run, "rollout") if rollouts else (), learner, checkpoint, keyring)
+            deployment.start(replicas, ranks, rewind_to)
+            yield deployment
         finally:
-            _stop(hosts)
-            remove_placement_group(group)
+            deployment.close()
 
 
-def _reserve(config: Config, bundles: int) -> PlacementGroup:
+def _check_room(config: Config, slots: int) -> None:
     cpus = config.cluster.cpus_per_worker
-    if (have := ray.cluster_resources().get("CPU", 0)) < cpus * bundles:
+    if (have := ray.cluster_resources().get("CPU", 0)) < cpus * slots:
         raise UserError(
-            f"{bundles} replicas or ranks of cluster.cpus_per_worker {cpus:g} do not fit: "
+            f"{slots} replicas or ranks of cluster.cpus_per_worker {cpus:g} do not fit: "
             f"the Ray cluster has {have:g} CPUs"
         )
-    bundle = {"CPU": cpus, **({"GPU": 1} if config.cluster.gpus else {})}
-    group = placement_group([bundle] * bundles, strategy="PACK")
-    if not group.wait(config.cluster.start_timeout_s):
-        remove_placement_group(group)
-        free = {name: amount for name, amount in ray.available_resources().items() if name in bundle}
-        raise UserError(f"the Ray cluster has no room now for {bundles} x {bundle}; free are {free}")
-    return group
 
 
-def _start(
-    config: Config,
-    run: str,
-    replicas: int,
-    ranks: int,
-    rewind_to: int | None,
-    host: str,
-    keyring: Keyring,
-    group: PlacementGroup,
-    hosts: list[Any],
-) -> None:
-    until = time.monotonic() + config.cluster.start_timeout_s
-
-    def make(service: str, index: int) -> Any:
-        door = keyring.door(Identity(Role(service), index, 1))
+def _logs(config: Config, run: str, training: bool) -> Path:
+    """The folder for the services' logs. It is made here: where a node has it, too, services write there."""
+    folder = Path(config.run.dir).absolute() / config.run.name
+    logs = folder / "logs" if run == config.run.name else folder / "logs" / run
+    if training or folder.is_dir():
         try:
-            actor = ServiceHost.options(
-                name=actor_name(run, service, index),
-                namespace=NAMESPACE,
-                runtime_env={"env_vars": ONE_THREAD},
-                **_resources(config, service, index, group),
-            ).remote(f"tandem_{service}.main", config.model_dump_json(), host, door)
-        except ValueError as problem:  # Ray's word for a name that is taken
-            raise UserError(f"run {run} is on this cluster already; stop it or choose another run.name") from problem
-        hosts.append(actor)
-        return actor
-
-    pending: dict[str, Any] = {}
-    if ranks:
-        port = config.cluster.checkpoint_port
-        pending["checkpoint manager"] = make("checkpoint_manager", 0).start.remote(port=port, rewind_to=rewind_to)
-        actors = [make("learner", rank) for rank in range(ranks)]
-        rendezvous = result(actors[0].free_address.remote(), until, "learner rank 0")
-        for rank, actor in enumerate(actors):
-            pending[f"learner rank {rank}"] = actor.start.remote(rank=rank, world_size=ranks, rendezvous=rendezvous)
-    if config.cluster.gpus:
-        _wait(pending, until)  # the engine takes its share of what the learner leaves of a GPU they share
-        pending = {}
-    for index in range(replicas):
-        pending[f"rollout replica {index}"] = make("rollout", index).start.remote(replica=index)
-    _wait(pending, until)
-
-
-def _resources(config: Config, service: str, index: int, group: PlacementGroup) -> dict[str, Any]:
-    """The checkpoint manager goes to the head; a replica and a rank of one index share a bundle, half each."""
-    if service == "checkpoint_manager":
-        return {"num_cpus": 0, "resources": {HEAD_MEM: 0.1}}
-    return {
-        "num_cpus": config.cluster.cpus_per_worker / 2,
-        "num_gpus": 0.5 if config.cluster.gpus else 0,
-        "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
-    }
-
-
-def _wait(pending: dict[str, Any], until: float) -> None:
-    """Wait for all; the first service that fails ends the wait for the others."""
-    names = {reference: name for name, reference in pending.items()}
-    waiting = list(names)
-    while waiting:
-        done, waiting = ray.wait(waiting, num_returns=1, timeout=max(0.0, until - time.monotonic()))
-        reference = done[0] if done else waiting[0]
-        address = result(reference, until, f"start of {names[reference]}")
-        log.info("%s is up%s", names[reference], f" at {address}" if address else "")
-
-
-def _stop(hosts: list[Any]) -> None:
-    if hosts:
-        ray.wait([host.stop.remote() for host in hosts], num_returns=len(hosts), timeout=STOP_S)
-    for host in hosts:
-        ray.kill(host)
+            logs.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise UserError(f"{logs}: cannot be made ({problem.strerror}); choose another run.dir") from problem
+    return logs

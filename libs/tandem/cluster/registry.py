@@ -1,4 +1,7 @@
-"""Where services listen. Ray's directory of named actors is the registry: no port is fixed, a restart re-registers."""
+"""Where services listen. Ray's directory of named actors is the registry: no port is fixed, a restart re-registers.
+
+A run belongs to one controller, the Ray driver that owns its actors. Actors of a dead controller are cleared away.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +9,17 @@ import time
 from typing import Any
 
 import ray
+from ray._private import state  # what Ray itself shows of jobs and actors without a dashboard
+from ray.experimental import internal_kv
 
 from tandem.cluster.host import result
-from tandem.types import NotFound
+from tandem.runtime import poll
+from tandem.types import NotFound, Role, Unavailable, UserError
 
 NAMESPACE = "tandem"
 LOOKUP_S = 30.0
+GONE_S = 30.0  # for an actor that was killed, or the driver that owned it, to be off Ray's books
+DRIVER_S = 5.0  # for Ray to hear of the end of a driver that has just died
 
 
 def actor_name(run: str, service: str, index: int) -> str:
@@ -26,9 +34,7 @@ def find(run: str, service: str) -> tuple[str, ...]:
         NotFound: the run has no such service on this cluster.
     """
     prefix = actor_name(run, service, 0)[:-1]
-    entries: list[Any] = ray.util.list_named_actors(all_namespaces=True)  # dicts, whatever its annotation says
-    named = [entry["name"] for entry in entries if entry["namespace"] == NAMESPACE]
-    found = sorted((name for name in named if name.startswith(prefix)), key=lambda name: int(name[len(prefix) :]))
+    found = sorted(_named(prefix), key=lambda name: int(name[len(prefix) :]))
     if not found:
         raise NotFound(f"run {run} has no service '{service}' on this cluster")
     actors = [ray.get_actor(name, namespace=NAMESPACE) for name in found]
@@ -36,3 +42,62 @@ def find(run: str, service: str) -> tuple[str, ...]:
     return tuple(
         result(actor.address.remote(), until, f"address of {name}") for actor, name in zip(actors, found, strict=True)
     )
+
+
+def take_over(run: str) -> None:
+    """Clear away what a dead controller of this run has left on the cluster.
+
+    Raises:
+        UserError: its controller lives.
+    """
+    names = set(_named(f"{run}:"))
+    if not names:
+        return
+
+    def abandoned() -> bool | None:
+        return None if _owner(names) else True
+
+    if not poll(abandoned, every_s=0.2, for_s=DRIVER_S) and (owner := _owner(names)):
+        raise UserError(
+            f"run {run} is on this cluster already: process {owner['DriverPid']} at {owner['DriverIPAddress']} "
+            "drives it; stop that, or choose another run.name"
+        )
+    for name in names:
+        clear(name)
+
+
+def clear(name: str) -> None:
+    """Kill the actor of that name, if there is one, also one that hangs; the name is free then.
+
+    Raises:
+        Unavailable: Ray does not let go of it.
+    """
+
+    def freed() -> bool | None:
+        try:
+            ray.kill(ray.get_actor(name, namespace=NAMESPACE))
+        except ValueError:  # no such actor
+            return True
+        return None
+
+    if not poll(freed, every_s=0.1, for_s=GONE_S):
+        raise Unavailable(f"actor {name} is still on Ray's books {GONE_S:g} s after it was killed")
+
+
+def next_generation(run: str, role: Role, index: int) -> int:
+    """A number above all that the cluster has given for this process of the run before, by whatever controller."""
+    key = f"tandem:generation:{actor_name(run, role, index)}".encode()
+    number = int(internal_kv._internal_kv_get(key) or 0) + 1
+    internal_kv._internal_kv_put(key, str(number).encode())
+    return number
+
+
+def _named(prefix: str) -> list[str]:
+    entries: list[Any] = ray.util.list_named_actors(all_namespaces=True)  # dicts, whatever its annotation says
+    return [e["name"] for e in entries if e["namespace"] == NAMESPACE and e["name"].startswith(prefix)]
+
+
+def _owner(names: set[str]) -> dict[str, Any] | None:
+    """The driver, alive, of actors of these names that are."""
+    jobs = {actor["JobID"] for actor in state.actors().values() if actor["Name"] in names and actor["State"] != "DEAD"}
+    return next((job for job in state.jobs() if job["JobID"] in jobs and not job["IsDead"]), None)

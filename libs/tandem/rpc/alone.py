@@ -89,8 +89,22 @@ async def _run(
     given: Mapping[str, int | str],
     ended: Callable[[S], asyncio.Future[None]] | None,
 ) -> None:
+    def up(service: S) -> None:
+        sys.stdout.write(json.dumps({"service": name, "address": service.address}) + "\n")
+        sys.stdout.flush()
+
+    await serve_until_told(start(config, **given), up, ended)
+
+
+async def serve_until_told(
+    start: Awaitable[S], up: Callable[[S], None], ended: Callable[[S], asyncio.Future[None]] | None = None
+) -> None:
+    """Start a service and say so by `up`; stop it at SIGINT or SIGTERM, or once it has `ended` by itself.
+
+    A signal before it is up cuts the start off. What the start raises, or the end that was its own, is raised.
+    """
     signalled = asyncio.ensure_future(until_signal())  # before the start: its handlers are then in place
-    starting = asyncio.ensure_future(start(config, **given))
+    starting = asyncio.ensure_future(start)
     await asyncio.wait({signalled, starting}, return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
@@ -98,8 +112,7 @@ async def _run(
         if starting.cancelled():
             return
     service = starting.result()
-    sys.stdout.write(json.dumps({"service": name, "address": service.address}) + "\n")
-    sys.stdout.flush()
+    up(service)
     own_end = {ended(service)} if ended else set[asyncio.Future[None]]()
     await asyncio.wait({signalled, *own_end}, return_when=asyncio.FIRST_COMPLETED)
     signalled.cancel()

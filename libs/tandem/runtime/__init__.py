@@ -2,6 +2,7 @@
 
 from tandem.runtime.background import Background, poll
 from tandem.runtime.faults import reach
+from tandem.runtime.parent import end_with_parent
 from tandem.runtime.policy import beside, deadline, in_threads, together, until
 from tandem.runtime.signals import until_signal
 from tandem.runtime.trying import retry
@@ -14,6 +15,7 @@ __all__ = [
     "Waits",
     "beside",
     "deadline",
+    "end_with_parent",
     "in_threads",
     "poll",
     "reach",

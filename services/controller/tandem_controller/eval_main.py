@@ -19,7 +19,7 @@ from tandem.storage.episodes import EPISODES, write_groups
 from tandem.types import AdapterRef, Identity, NotFound, PublishKind, Role, UserError
 from tandem_controller import preflight
 from tandem_controller.evaluate import Save, evaluate
-from tandem_controller.fleet import Fleet, numbered
+from tandem_controller.fleet import Fleet
 from tandem_controller.outcomes import Evaluation, as_json, paired_rows
 from tandem_controller.run_dir import absolute, known_run, resolved, write_json
 from tandem_controller.suites import Suite, default_names, plan, with_samples
@@ -98,7 +98,7 @@ async def _play(
         deterministic=config.run.deterministic,
     )
     try:
-        for member in numbered(deployment.rollouts):
+        for member in deployment.rollouts:
             await fleet.admit(member)
         evaluations = list[Evaluation]()
         for ref, save in zip(refs, saves, strict=True):

@@ -11,14 +11,14 @@ from typing import Any, TypeVar
 
 from rich.console import Console
 
-from tandem.cluster import Deployment, deployed
+from tandem.cluster import Members, deployed
 from tandem.config import Config
 from tandem.rpc.clients import CheckpointClient, LearnerClient, RolloutClient
 from tandem.runtime import until_signal
 from tandem.types import Identity, Role, UserError
 from tandem_controller import preflight, report
 from tandem_controller.evaluate import evaluate
-from tandem_controller.fleet import Fleet, numbered
+from tandem_controller.fleet import Fleet
 from tandem_controller.loop import Services, adapter_of, start, train
 from tandem_controller.mirrored import mirror_caught_up
 from tandem_controller.outcomes import as_json
@@ -75,7 +75,7 @@ async def _session(
     suites: Sequence[Suite],
     console: Console,
     path: Path,
-    deployment: Deployment,
+    deployment: Members,
     began: float,
 ) -> bool:
     async with stop_on_signal(console) as stop, connected(deployment, config, console, stop) as services:
@@ -151,7 +151,7 @@ async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
 
 @asynccontextmanager
 async def connected(
-    deployment: Deployment, config: Config, console: Console, stop: asyncio.Event
+    deployment: Members, config: Config, console: Console, stop: asyncio.Event
 ) -> AsyncIterator[Services]:
     """Clients of a training deployment; at the end the mirror is waited for, unless `stop` is set."""
     door = deployment.keyring.door(Identity(Role.CONTROLLER, 0, 1))
@@ -161,16 +161,17 @@ async def connected(
         lambda member: RolloutClient(member.address, door),
         deterministic=config.run.deterministic,
     )
-    learner, checkpoints = LearnerClient(deployment.learner, door), CheckpointClient(deployment.checkpoint, door)
+    learner = LearnerClient(deployment.learner.address, door)
+    checkpoints = CheckpointClient(deployment.checkpoint.address, door)
     try:
-        for member in numbered(deployment.rollouts):
+        for member in deployment.rollouts:
             await fleet.admit(member)
         status = await learner.status()
         yield Services(
             fleet,
             learner,
             checkpoints,
-            deployment.checkpoint,
+            deployment.checkpoint.address,
             status.adapter_config_json,
             status.base_model,
             direct=config.sync.transport == "grpc",

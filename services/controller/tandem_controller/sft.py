@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tandem.cluster import Deployment, deployed
+from tandem.cluster import Members, deployed
 from tandem.config import Config
 from tandem.types import AdapterRef, PublishKind, TandemError, TrajectoryGroup
 from tandem_controller import preflight
@@ -52,7 +52,7 @@ async def _session(
     past: Past,
     console: Console,
     path: Path,
-    deployment: Deployment,
+    deployment: Members,
     demonstrations: Demonstrations,
 ) -> bool:
     seconds: dict[str, float] = {}

@@ -1,0 +1,84 @@
+"""What became of a service's process, in words: exit code, signal, out of memory; and what it printed last."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+LAST_LINES = 10
+LINE_CHARS = 400  # of a line that is shown
+TAIL_BYTES = 64 * 2**10
+RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.*")
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """How a hosted process ended: `why` in a few words, `last_lines` of its log, oldest first."""
+
+    why: str
+    last_lines: tuple[str, ...] = ()
+
+
+def tail(path: Path) -> tuple[str, ...]:
+    """The last lines of a log, cut to a sensible length; none where it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, path.stat().st_size - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ()
+    lines = (line.rstrip()[:LINE_CHARS] for line in text.splitlines())
+    return tuple(deque((line for line in lines if line), maxlen=LAST_LINES))
+
+
+def in_words(
+    status: int, last_lines: tuple[str, ...], oom_before: Mapping[str, int], oom_after: Mapping[str, int]
+) -> str:
+    """Why a process ended: from its status, an exit code or minus a signal, and the counts of `oom_kills`."""
+    if status == 0:
+        return "ended in order (exit code 0)"
+    if status > 0:
+        raised = next((line for line in reversed(last_lines) if RAISED.match(line)), "")
+        return f"exit code {status}" + (f" ({raised})" if raised else "")
+    try:
+        name = signal.Signals(-status).name
+    except ValueError:
+        name = f"signal {-status}"
+    grew = [place for place, count in oom_after.items() if count > oom_before.get(place, count)]
+    if -status == signal.SIGKILL and grew:
+        return f"out of memory: killed by the kernel ({name}; its count of such kills rose: {grew[0]})"
+    return f"killed by {name}"
+
+
+def oom_kills(pid: int) -> dict[str, int]:
+    """How many processes the kernel has killed for want of memory, by where it counts: in the process's control group,
+    and on the whole machine. Empty where it does not tell."""
+    counts = {}
+    for path in (*_memory_groups(pid), Path("/proc/vmstat")):
+        try:
+            found = re.search(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE)
+        except OSError:
+            continue
+        if found:
+            counts[str(path)] = int(found[1])
+    return counts
+
+
+def _memory_groups(pid: int) -> list[Path]:
+    """Where the memory control group of a process, of version 1 or 2, keeps its counts."""
+    root, found = Path("/sys/fs/cgroup"), []
+    try:
+        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers:
+            found += [root / path.strip("/") / "memory.events"]
+        elif "memory" in controllers.split(","):
+            found += [root / "memory" / path.strip("/") / "memory.oom_control", root / "memory/memory.oom_control"]
+    return found

@@ -1,0 +1,91 @@
+"""A service's own process, as the actor that hosts it sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tandem.cluster.ends import End, in_words, oom_kills, tail
+from tandem.obs import get_logger
+from tandem.rpc.hosted import Order
+
+log = get_logger(__name__)
+LAST_WORD_S = 5.0  # of a process that is gone: what it said is in the pipe
+
+
+class ServiceProcess:
+    """`python -m tandem.rpc.hosted`, at work on an order. What it prints goes to the file `log`.
+
+    Make it in an event loop whose thread lives as long as this process: the kernel ends the service with that thread.
+    """
+
+    def __init__(self, order: Order, log: Path) -> None:
+        self.log = log
+        self.said: dict[str, str] = {}  # the last of its words: an address, or an error
+        read, write = os.pipe()
+        with log.open("a") as file:
+            file.write(f"--- {datetime.now(UTC).isoformat(timespec='seconds')} {log.stem}\n")
+            file.flush()
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tandem.rpc.hosted", log.stem],
+                stdin=subprocess.PIPE,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                pass_fds=[write],
+                start_new_session=True,  # a group of its own, killed whole
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"},
+            )
+        os.close(write)
+        self.pid = process.pid
+        self._oom_kills = oom_kills(self.pid)
+        assert process.stdin is not None
+        with suppress(BrokenPipeError), process.stdin as stdin:  # where it is gone already, its end says why
+            stdin.write(replace(order, report=write).as_json().encode() + b"\n")
+        self._status = asyncio.ensure_future(asyncio.to_thread(process.wait))
+        self._words = os.fdopen(read)
+        self._up: asyncio.Event = asyncio.Event()
+        self._listening = asyncio.ensure_future(self._listen())
+
+    async def up(self) -> bool:
+        """Wait until the service has said something, or is gone; whether it serves."""
+        ready = asyncio.ensure_future(self._up.wait())
+        await asyncio.wait({ready, self._status}, return_when=asyncio.FIRST_COMPLETED)
+        ready.cancel()
+        return "address" in self.said
+
+    async def ended(self) -> End:
+        """How it ended; answers only then. Children that outlived it are killed."""
+        status = await asyncio.shield(self._status)
+        counts = oom_kills(os.getpid())
+        self._kill()
+        await asyncio.wait({self._listening}, timeout=LAST_WORD_S)
+        lines = tail(self.log)
+        return End(self.said.get("message") or in_words(status, lines, self._oom_kills, counts), lines)
+
+    async def stop(self, patience_s: float) -> None:
+        """End it in order; after `patience_s` by force, with its children."""
+        if patience_s and not self._status.done():
+            os.kill(self.pid, signal.SIGTERM)
+            await asyncio.wait({self._status}, timeout=patience_s)
+            if not self._status.done():
+                log.warning("%s did not stop in %g s and is killed", self.log.stem, patience_s)
+        self._kill()
+        await asyncio.shield(self._status)
+
+    async def _listen(self) -> None:
+        while line := await asyncio.to_thread(self._words.readline):
+            self.said = json.loads(line)
+            self._up.set()
+        self._words.close()
+
+    def _kill(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.pid, signal.SIGKILL)

@@ -1,0 +1,89 @@
+"""The process of one service that a Ray actor hosts: `python -m tandem.rpc.hosted NAME`, started by the actor alone.
+
+It knows nothing of Ray. Its order comes on stdin, one JSON object; where it serves, or why it does not, goes as one
+JSON line to the file descriptor that the order names. What it prints is its log. It ends with the actor's process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import importlib
+import json
+import os
+import sys
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from tandem.config import Config
+from tandem.obs import get_logger, setup_logging
+from tandem.rpc.alone import Service, serve_until_told
+from tandem.rpc.door import Door
+from tandem.rpc.keys import Keys
+from tandem.runtime import end_with_parent
+from tandem.types import Identity, Role, TandemError, exit_code
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What to serve: a module with `start`, and what that is called with."""
+
+    module: str
+    config_json: str
+    host: str
+    door: Door
+    arguments: dict[str, Any] = field(default_factory=dict)
+    report: int = -1  # file descriptor
+    parent: int = 0  # the actor's process
+
+    def as_json(self) -> str:
+        """One line. It holds the process's token."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, line: str) -> Order:
+        """The order of a line."""
+        order = json.loads(line)
+        me, keys = order["door"]["me"], Keys(**order["door"]["keys"])
+        return cls(**{**order, "door": Door(Identity(**{**me, "role": Role(me["role"])}), keys)})
+
+
+def main() -> int:
+    """Serve as ordered until SIGTERM; the exit code."""
+    faulthandler.enable()
+    order = Order.from_json(sys.stdin.readline())
+    end_with_parent(order.parent)
+    os.set_inheritable(order.report, False)  # a child of ours must not hold it open
+    config = Config.model_validate_json(order.config_json)
+    setup_logging(config.obs, f"{order.door.me.role}[{order.door.me.index}]")
+    try:
+        asyncio.run(_serve(config, order))
+    except TandemError as problem:
+        _report(order, error=type(problem).__name__, message=str(problem))
+        log.error("%s", problem)
+        return exit_code(problem)
+    return 0
+
+
+async def _serve(config: Config, order: Order) -> None:
+    module = importlib.import_module(order.module)
+
+    def ended(service: Service) -> asyncio.Future[None]:
+        own: asyncio.Future[None] | None = getattr(service, "ended", None)
+        return own if own is not None else asyncio.get_running_loop().create_future()
+
+    await serve_until_told(
+        module.start(config, host=order.host, door=order.door, **order.arguments),
+        lambda service: _report(order, address=service.address),
+        ended,
+    )
+
+
+def _report(order: Order, **words: str) -> None:
+    os.write(order.report, json.dumps(words).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
