@@ -43,9 +43,7 @@ class Slots:
                 remove_placement_group(group)
                 group = None
             if group is None:
-                avoid = self.selector()
-                group = placement_group([self.bundle], bundle_label_selector=[avoid] if avoid else [])
-                self._groups[index] = group
+                group = self._groups[index] = placement_group([self.bundle], bundle_label_selector=[self.selector()])
             return group
 
     def place(self, index: int, until: float) -> dict[str, Any]:
