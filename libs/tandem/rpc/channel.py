@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any
 from uuid import uuid4
@@ -54,7 +54,9 @@ class Peer:
 
     async def unary(self, method: Any, request: Any, timeout_s: float) -> Any:
         """Call a method with one reply (the request may be a message or an iterator of messages)."""
-        with self._under_way(request):
+        with self._under_way(request) as moved:
+            if not isinstance(request, Message):
+                request = _each(request, moved)
             return await method(request, timeout=timeout_s, metadata=self.metadata)
 
     async def stream(self, method: Any, request: Any, timeout_s: float) -> AsyncIterator[Any]:
@@ -106,6 +108,12 @@ def in_words(request: Any) -> str:
             if isinstance(part, Message) and (version := getattr(part, field, None)):
                 return f"{name} v{version}"
     return name
+
+
+def _each(parts: Iterable[Any], moved: Callable[[], None]) -> Iterator[Any]:
+    for part in parts:
+        moved()
+        yield part
 
 
 def _nothing() -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 
-from tandem.rpc import codec
+from tandem.rpc import codec, status_codec
 from tandem.rpc.channel import Peer, new_request_id
 from tandem.rpc.door import OPEN, Door
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as cpb
@@ -102,7 +102,7 @@ class RolloutClient:
     async def status(self, timeout_s: float = SHORT_S) -> RolloutStatus:
         """What the replica is, serves and has done."""
         reply = await self.peer.unary(self.stub.GetStatus, rpb.GetStatusRequest(), timeout_s)
-        return codec.decode_rollout_status(reply)
+        return status_codec.decode_rollout_status(reply)
 
     async def close(self) -> None:
         """Close the channel."""
@@ -186,7 +186,7 @@ class LearnerClient:
     async def status(self, timeout_s: float = SHORT_S) -> LearnerStatus:
         """What the learner is."""
         reply = await self.peer.unary(self.stub.GetStatus, lpb.GetStatusRequest(), timeout_s)
-        return codec.decode_learner_status(reply)
+        return status_codec.decode_learner_status(reply)
 
     async def close(self) -> None:
         """Close the channel."""
@@ -278,7 +278,7 @@ class CheckpointClient:
     async def status(self, timeout_s: float = SHORT_S) -> CheckpointStatus:
         """What is published, and how the mirror stands."""
         reply = await self.peer.unary(self.stub.GetStatus, cpb.GetStatusRequest(), timeout_s)
-        return codec.decode_checkpoint_status(reply)
+        return status_codec.decode_checkpoint_status(reply)
 
     async def close(self) -> None:
         """Close the channel."""

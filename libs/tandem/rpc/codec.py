@@ -2,23 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as checkpoint_pb
 from tandem.rpc.gen.common.v1 import common_pb2 as pb
-from tandem.rpc.gen.learner.v1 import learner_pb2 as learner_pb
 from tandem.rpc.gen.rollout.v1 import rollout_pb2 as rollout_pb
 from tandem.types import (
     AdapterRef,
-    CheckpointStatus,
     ContextPolicy,
     FinishReason,
-    LearnerStatus,
-    MirrorStatus,
     PublishKind,
     Pushed,
-    RolloutStatus,
     Sampling,
     ShardRef,
     StopReason,
@@ -233,55 +226,3 @@ def _known(table: dict, value: int, what: str):
     if value not in table:
         raise UserError(f"{what} {value} is not known here; install the same Tandem release on both sides")
     return table[value]
-
-
-def decode_rollout_status(reply: rollout_pb.GetStatusResponse) -> RolloutStatus:
-    """From the wire."""
-    return RolloutStatus(
-        healthy=reply.healthy,
-        asleep=reply.asleep,
-        policy_version=reply.policy_version,
-        base_model=reply.base_model,
-        max_lora_rank=reply.max_lora_rank,
-        episodes_running=reply.episodes_running,
-        episodes_done=reply.episodes_done,
-        turns_done=reply.turns_done,
-        tokens_done=reply.tokens_done,
-    )
-
-
-def decode_learner_status(reply: learner_pb.GetStatusResponse) -> LearnerStatus:
-    """From the wire."""
-    return LearnerStatus(
-        policy_version=reply.policy_version,
-        world_size=reply.world_size,
-        base_model=reply.base_model,
-        trainable_parameters=reply.trainable_parameters,
-        adapter_config_json=reply.adapter_config_json,
-    )
-
-
-def decode_checkpoint_status(reply: checkpoint_pb.GetStatusResponse) -> CheckpointStatus:
-    """From the wire."""
-    mirror = reply.mirror
-    return CheckpointStatus(
-        url=reply.url,
-        latest=_versions(reply.latest),
-        publish_bytes=reply.publish_bytes,
-        publish_seconds=reply.publish_seconds,
-        problem=reply.problem,
-        mirror=MirrorStatus(
-            url=mirror.url,
-            durable=_versions(mirror.durable),
-            backlog=mirror.backlog,
-            copy_bytes=mirror.copy_bytes,
-            copy_seconds=mirror.copy_seconds,
-            problem=mirror.problem,
-        )
-        if reply.HasField("mirror")
-        else None,
-    )
-
-
-def _versions(found: Iterable[checkpoint_pb.KindVersion]) -> dict[PublishKind, int]:
-    return {decode_kind(item.kind): item.version for item in found}

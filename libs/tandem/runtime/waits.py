@@ -32,7 +32,7 @@ class Waits:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._open: dict[object, Wait] = {}
-        self._moved = clock()
+        self._moved, self._work = clock(), 0
 
     @contextmanager
     def on(self, whom: str, what: str, role: Role | None = None, address: str = "") -> Iterator[Callable[[], None]]:
@@ -54,11 +54,17 @@ class Waits:
     def progressed(self) -> None:
         """Something went on."""
         self._moved = self._clock()
+        self._work += 1
 
     @property
     def moved(self) -> float:
         """When something last went on, by the clock."""
         return self._moved
+
+    @property
+    def work(self) -> int:
+        """How often something went on, about: another number says that something did."""
+        return self._work
 
     @property
     def quiet_s(self) -> float:

@@ -12,7 +12,7 @@ from threading import Lock
 from uuid import uuid4
 from zlib import crc32
 
-from tandem.runtime import reach
+from tandem.runtime import WAITS, reach
 from tandem.storage.hashing import read_pieces
 from tandem.storage.problems import explained
 from tandem.storage.shards import CHUNK_BYTES, OpenShard, Shard, read_shard
@@ -43,6 +43,7 @@ class Receiver:
             self.file.write(chunk)
         self.digest.update(chunk)
         self.crc = crc32(chunk, self.crc)
+        WAITS.progressed()
         reach("manager/receive/chunk")
 
     def close(self) -> None:

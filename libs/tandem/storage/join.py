@@ -18,6 +18,7 @@ from math import prod
 from typing import NamedTuple
 from zlib import crc32
 
+from tandem.runtime import WAITS
 from tandem.storage.shards import Block, OpenShard, TensorSpec
 from tandem.storage.tensors import ITEM_BYTES, layout
 from tandem.types import DataCorrupt
@@ -83,6 +84,7 @@ def joined_pieces(plan: JoinPlan) -> Iterator[bytes]:
     yield plan.head
     for window in _windows(plan):
         reads = _read_window(window, plan)
+        WAITS.progressed()
         for number, data in reads:
             if number in crcs:
                 crcs[number] = crc32(data, crcs[number])

@@ -23,6 +23,7 @@ from tandem.types.errors import (
 from tandem.types.member import Death, Identity, Member, Role
 from tandem.types.run import MemberStatus, Recovery, RunStatus
 from tandem.types.service import (
+    Activity,
     AdapterLoaded,
     CheckpointStatus,
     Exported,
@@ -36,6 +37,7 @@ from tandem.types.service import (
 )
 
 __all__ = [
+    "Activity",
     "AdapterLoaded",
     "AdapterRef",
     "CheckpointStatus",

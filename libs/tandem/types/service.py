@@ -47,6 +47,15 @@ class AdapterLoaded:
 
 
 @dataclass(frozen=True, slots=True)
+class Activity:
+    """What a process is busy with: `work` changes as long as it gets anywhere, `waits` are lines on whom it waits for,
+    the longest first."""
+
+    work: int = 0
+    waits: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class RolloutStatus:
     """What a rollout replica is, serves and has done since its start."""
 
@@ -59,6 +68,7 @@ class RolloutStatus:
     episodes_done: int
     turns_done: int
     tokens_done: int
+    activity: Activity = Activity()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +105,7 @@ class LearnerStatus:
     base_model: str
     trainable_parameters: int
     adapter_config_json: str
+    activity: Activity = Activity()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,3 +130,4 @@ class CheckpointStatus:
     publish_seconds: float
     problem: str
     mirror: MirrorStatus | None
+    activity: Activity = Activity()

@@ -18,7 +18,7 @@ from tandem.rpc.gen.rollout.v1 import rollout_pb2 as rpb
 from tandem.rpc.gen.rollout.v1 import rollout_pb2_grpc
 from tandem.rpc.server import serve
 from tandem.runtime import WAITS
-from tandem.types import ContextPolicy, Role, RolloutTask, Sampling, Unavailable
+from tandem.types import ContextPolicy, PublishKind, Role, RolloutTask, Sampling, ShardRef, Unavailable
 
 
 class Gated(rollout_pb2_grpc.RolloutServiceServicer):
@@ -35,6 +35,10 @@ class Gated(rollout_pb2_grpc.RolloutServiceServicer):
         self.asked.set()
         await self.gate.wait()
         return rpb.WakeResponse()
+
+    async def PutShard(self, request_iterator, context):
+        parts = [part async for part in request_iterator]
+        return rpb.PutShardResponse(shard=parts[0].header.shard)
 
     async def GetStatus(self, request, context):
         self.asked.set()
@@ -80,6 +84,13 @@ async def test_each_part_of_a_stream_is_progress(gated: tuple[Gated, RolloutClie
     assert mine(client) == [("Rollout v7", Role.ROLLOUT)] and WAITS.moved > before
     replica.gate.set()
     assert [part async for part in parts] == [] and mine(client) == []
+
+
+async def test_each_part_that_is_sent_is_progress(gated: tuple[Gated, RolloutClient]) -> None:
+    _, client = gated
+    before = WAITS.work
+    await client.put_shard(ShardRef(PublishKind.ADAPTER, 1, 0, 1, "", 3), (b"a", b"b", b"c"))
+    assert WAITS.work >= before + 5  # a header, three chunks and the answer
 
 
 async def test_a_call_that_fails_is_no_progress(gated: tuple[Gated, RolloutClient]) -> None:

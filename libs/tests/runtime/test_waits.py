@@ -52,8 +52,9 @@ def test_an_end_and_each_part_are_progress_a_failure_is_none() -> None:
         assert waits.quiet_s == 7 and waits.lines() == ("a: b, for 7 s",)
     assert waits.quiet_s == 0
     clock.now += 3
+    before = waits.work
     waits.progressed()
-    assert (waits.quiet_s, waits.moved) == (0, clock.now)
+    assert (waits.quiet_s, waits.moved) == (0, clock.now) and waits.work != before
 
 
 def test_threads_wait_side_by_side() -> None:

@@ -12,6 +12,7 @@ import grpc
 from tandem.rpc import codec
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as pb
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2_grpc
+from tandem.rpc.status_codec import encode_activity
 from tandem.runtime import in_threads
 from tandem.storage import Published
 from tandem.types import MirrorStatus, PublishKind, ShardRef, UserError
@@ -112,6 +113,7 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
             publish_seconds=status.publish_seconds,
             problem=status.problem,
             mirror=_mirror(status.mirror) if status.mirror else None,
+            activity=encode_activity(),
         )
 
 

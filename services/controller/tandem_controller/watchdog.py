@@ -130,16 +130,18 @@ async def asked(wait: Wait, door: Door = OPEN, timeout_s: float = ANSWER_S) -> S
 
 def described(status: RolloutStatus | LearnerStatus | CheckpointStatus) -> Said:
     """A status in words, with what grows while the service works."""
+    work, waits = status.activity.work, status.activity.waits
     if isinstance(status, RolloutStatus):
         health = "healthy" if status.healthy else "its engine is dead"
-        words = f"{health}{', asleep' if status.asleep else ''}, {status.episodes_running} episodes running"
-        work = status.episodes_done + status.turns_done + status.tokens_done
-        return Said(f"it says: version {status.policy_version}, {words}", work)
-    if isinstance(status, LearnerStatus):
-        return Said(f"it says: version {status.policy_version}, {status.world_size} ranks", status.policy_version)
-    latest = ", ".join(f"{kind} v{version}" for kind, version in status.latest.items()) or "nothing"
-    problem = f", {status.problem}" if status.problem else ""
-    return Said(f"it says: {latest} published{problem}", sum(status.latest.values()))
+        words = f"version {status.policy_version}, {health}{', asleep' if status.asleep else ''}"
+        words += f", {status.episodes_running} episodes running"
+        work += status.episodes_done + status.turns_done + status.tokens_done
+    elif isinstance(status, LearnerStatus):
+        words = f"version {status.policy_version}, {status.world_size} ranks"
+    else:
+        latest = ", ".join(f"{kind} v{version}" for kind, version in status.latest.items()) or "nothing"
+        words = f"{latest} published" + (f", {status.problem}" if status.problem else "")
+    return Said(f"it says: {words}" + (f", waiting for {waits[0]}" if waits else ""), work)
 
 
 @asynccontextmanager

@@ -15,7 +15,7 @@ from tandem.rpc.clients import RolloutClient
 from tandem.rpc.gen.rollout.v1 import rollout_pb2, rollout_pb2_grpc
 from tandem.rpc.server import serve
 from tandem.runtime import Wait, Waits, together
-from tandem.types import CheckpointStatus, LearnerStatus, PublishKind, Role
+from tandem.types import Activity, CheckpointStatus, LearnerStatus, PublishKind, Role
 from tandem_controller import watchdog
 from tandem_controller.watchdog import Said, Watchdog, asked, described
 
@@ -202,8 +202,11 @@ async def test_who_does_not_answer_or_is_not_there() -> None:
 
 
 def test_services_in_words() -> None:
-    assert described(LearnerStatus(3, 2, "b", 10, "{}")) == Said("it says: version 3, 2 ranks", 3)
+    busy = Activity(7, ("learner rank 1: Train, for 300 s", "checkpoint manager: PutShard, for 2 s"))
+    assert described(LearnerStatus(3, 2, "b", 10, "{}", busy)) == Said(
+        "it says: version 3, 2 ranks, waiting for learner rank 1: Train, for 300 s", 7
+    )
     status = CheckpointStatus("u", {PublishKind.ADAPTER: 3, PublishKind.STATE: 1}, 0, 0.0, "the disk is full", None)
-    assert described(status) == Said("it says: adapter v3, state v1 published, the disk is full", 4)
-    nothing = CheckpointStatus("u", {}, 0, 0.0, "", None)
-    assert described(nothing) == Said("it says: nothing published", 0)
+    assert described(status) == Said("it says: adapter v3, state v1 published, the disk is full", 0)
+    nothing = CheckpointStatus("u", {}, 0, 0.0, "", None, Activity(5))
+    assert described(nothing) == Said("it says: nothing published", 5)

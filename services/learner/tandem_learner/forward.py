@@ -14,6 +14,7 @@ from tandem.algo import Packed, TrainSequence, microbatches, split_contiguous
 from tandem.model.sequences import build_sequences, sequence_logprobs
 from tandem.model.sharding import ShardedPolicy
 from tandem.model.vision import EncodedImages, ImageCache, encode_images
+from tandem.runtime import WAITS
 from tandem_learner.comm import Comm
 
 Measured = Mapping[int, Tensor]  # logprobs float32 [T] of the rows of this rank, by their index in the batch
@@ -107,6 +108,7 @@ def measure(
     encoded = encode(policy, [packed.sequences[i] for batch in mine for i in batch], images, settings, comm)
     found: dict[int, Tensor] = {}
     for turn in range(rounds):
+        WAITS.progressed()
         if turn >= len(mine):
             idle(policy, settings, comm.device)
             continue

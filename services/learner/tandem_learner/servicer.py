@@ -9,6 +9,7 @@ import grpc
 from tandem.rpc import codec
 from tandem.rpc.gen.learner.v1 import learner_pb2 as pb
 from tandem.rpc.gen.learner.v1 import learner_pb2_grpc
+from tandem.rpc.status_codec import encode_activity
 from tandem.types import TrainResult, TrajectoryGroup, UserError
 from tandem_learner.leader import Leader
 from tandem_learner.orders import Destinations
@@ -72,6 +73,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
             base_model=status.base_model,
             trainable_parameters=status.trainable_parameters,
             adapter_config_json=status.adapter_config_json,
+            activity=encode_activity(),
         )
 
 

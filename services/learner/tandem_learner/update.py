@@ -12,6 +12,7 @@ from tandem.algo import Evidence, Packed, Tokens, figure_names, flatten, objecti
 from tandem.config import AlgoConfig
 from tandem.model.sharding import ShardedPolicy
 from tandem.model.vision import EncodedImages
+from tandem.runtime import WAITS
 from tandem_learner.comm import Comm
 from tandem_learner.forward import ForwardSettings, Measured, encode, forward, idle, plan_rounds
 from tandem_learner.phases import Phases
@@ -73,6 +74,7 @@ def accumulate_gradients(
     largest = torch.zeros((), device=comm.device)
     with phases("forward_backward"):
         for turn in range(rounds):
+            WAITS.progressed()
             policy.reduce_gradients(turn == rounds - 1)
             if turn < len(mine):
                 loss, figures = _microbatch(policy, batch, mine[turn], encoded, algo, settings, comm.device)

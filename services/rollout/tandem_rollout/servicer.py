@@ -11,6 +11,7 @@ import grpc
 from tandem.rpc import codec
 from tandem.rpc.gen.rollout.v1 import rollout_pb2 as pb
 from tandem.rpc.gen.rollout.v1 import rollout_pb2_grpc
+from tandem.rpc.status_codec import encode_activity
 from tandem.types import RolloutTask, UserError
 from tandem_rollout.replica import Replica
 
@@ -95,4 +96,5 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
             episodes_done=status.episodes_done,
             turns_done=status.turns_done,
             tokens_done=status.tokens_done,
+            activity=encode_activity(),
         )

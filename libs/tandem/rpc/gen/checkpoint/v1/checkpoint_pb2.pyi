@@ -123,20 +123,22 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("url", "latest", "publish_bytes", "publish_seconds", "problem", "mirror")
+    __slots__ = ("url", "latest", "publish_bytes", "publish_seconds", "problem", "mirror", "activity")
     URL_FIELD_NUMBER: _ClassVar[int]
     LATEST_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_BYTES_FIELD_NUMBER: _ClassVar[int]
     PUBLISH_SECONDS_FIELD_NUMBER: _ClassVar[int]
     PROBLEM_FIELD_NUMBER: _ClassVar[int]
     MIRROR_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     url: str
     latest: _containers.RepeatedCompositeFieldContainer[KindVersion]
     publish_bytes: int
     publish_seconds: float
     problem: str
     mirror: MirrorStatus
-    def __init__(self, url: _Optional[str] = ..., latest: _Optional[_Iterable[_Union[KindVersion, _Mapping]]] = ..., publish_bytes: _Optional[int] = ..., publish_seconds: _Optional[float] = ..., problem: _Optional[str] = ..., mirror: _Optional[_Union[MirrorStatus, _Mapping]] = ...) -> None: ...
+    activity: _common_pb2.Activity
+    def __init__(self, url: _Optional[str] = ..., latest: _Optional[_Iterable[_Union[KindVersion, _Mapping]]] = ..., publish_bytes: _Optional[int] = ..., publish_seconds: _Optional[float] = ..., problem: _Optional[str] = ..., mirror: _Optional[_Union[MirrorStatus, _Mapping]] = ..., activity: _Optional[_Union[_common_pb2.Activity, _Mapping]] = ...) -> None: ...
 
 class KindVersion(_message.Message):
     __slots__ = ("kind", "version")

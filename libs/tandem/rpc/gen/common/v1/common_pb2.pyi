@@ -134,6 +134,14 @@ class TrajectoryGroup(_message.Message):
     seconds: float
     def __init__(self, group_id: _Optional[str] = ..., env: _Optional[str] = ..., seed: _Optional[int] = ..., policy_version: _Optional[int] = ..., trajectories: _Optional[_Iterable[_Union[Trajectory, _Mapping]]] = ..., images: _Optional[_Mapping[str, bytes]] = ..., seconds: _Optional[float] = ...) -> None: ...
 
+class Activity(_message.Message):
+    __slots__ = ("work", "waits")
+    WORK_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    work: int
+    waits: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, work: _Optional[int] = ..., waits: _Optional[_Iterable[str]] = ...) -> None: ...
+
 class ShardRef(_message.Message):
     __slots__ = ("kind", "version", "rank", "world_size", "sha256", "size")
     KIND_FIELD_NUMBER: _ClassVar[int]

@@ -108,15 +108,17 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("policy_version", "world_size", "base_model", "trainable_parameters", "adapter_config_json")
+    __slots__ = ("policy_version", "world_size", "base_model", "trainable_parameters", "adapter_config_json", "activity")
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     BASE_MODEL_FIELD_NUMBER: _ClassVar[int]
     TRAINABLE_PARAMETERS_FIELD_NUMBER: _ClassVar[int]
     ADAPTER_CONFIG_JSON_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     policy_version: int
     world_size: int
     base_model: str
     trainable_parameters: int
     adapter_config_json: str
-    def __init__(self, policy_version: _Optional[int] = ..., world_size: _Optional[int] = ..., base_model: _Optional[str] = ..., trainable_parameters: _Optional[int] = ..., adapter_config_json: _Optional[str] = ...) -> None: ...
+    activity: _common_pb2.Activity
+    def __init__(self, policy_version: _Optional[int] = ..., world_size: _Optional[int] = ..., base_model: _Optional[str] = ..., trainable_parameters: _Optional[int] = ..., adapter_config_json: _Optional[str] = ..., activity: _Optional[_Union[_common_pb2.Activity, _Mapping]] = ...) -> None: ...

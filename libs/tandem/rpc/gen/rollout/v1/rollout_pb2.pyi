@@ -116,7 +116,7 @@ class GetStatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("healthy", "asleep", "policy_version", "base_model", "max_lora_rank", "episodes_running", "episodes_done", "turns_done", "tokens_done")
+    __slots__ = ("healthy", "asleep", "policy_version", "base_model", "max_lora_rank", "episodes_running", "episodes_done", "turns_done", "tokens_done", "activity")
     HEALTHY_FIELD_NUMBER: _ClassVar[int]
     ASLEEP_FIELD_NUMBER: _ClassVar[int]
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +126,7 @@ class GetStatusResponse(_message.Message):
     EPISODES_DONE_FIELD_NUMBER: _ClassVar[int]
     TURNS_DONE_FIELD_NUMBER: _ClassVar[int]
     TOKENS_DONE_FIELD_NUMBER: _ClassVar[int]
+    ACTIVITY_FIELD_NUMBER: _ClassVar[int]
     healthy: bool
     asleep: bool
     policy_version: int
@@ -135,4 +136,5 @@ class GetStatusResponse(_message.Message):
     episodes_done: int
     turns_done: int
     tokens_done: int
-    def __init__(self, healthy: _Optional[bool] = ..., asleep: _Optional[bool] = ..., policy_version: _Optional[int] = ..., base_model: _Optional[str] = ..., max_lora_rank: _Optional[int] = ..., episodes_running: _Optional[int] = ..., episodes_done: _Optional[int] = ..., turns_done: _Optional[int] = ..., tokens_done: _Optional[int] = ...) -> None: ...
+    activity: _common_pb2.Activity
+    def __init__(self, healthy: _Optional[bool] = ..., asleep: _Optional[bool] = ..., policy_version: _Optional[int] = ..., base_model: _Optional[str] = ..., max_lora_rank: _Optional[int] = ..., episodes_running: _Optional[int] = ..., episodes_done: _Optional[int] = ..., turns_done: _Optional[int] = ..., tokens_done: _Optional[int] = ..., activity: _Optional[_Union[_common_pb2.Activity, _Mapping]] = ...) -> None: ...
