@@ -23,10 +23,10 @@ import torch
 from tandem.config import Config, load_recipe
 from tandem.model.loading import load_model
 from tandem.rpc.clients import CheckpointClient, LearnerClient
+from tandem.rpc.ports import held_address
 from tandem.storage import Placement, ShardMeta
 from tandem.types import PublishKind
 from tandem_controller.demonstrations import Expert
-from tandem_learner.comm import free_rendezvous
 from tandem_learner.host_copy import HostMemory
 from tests.bench.report import show
 
@@ -75,8 +75,8 @@ async def measure(folder: Path, name: str, lora_rank: int, world_size: int) -> N
     ]
     config: Config = load_recipe(RECIPE, overrides)
     groups = Expert(config).take(1000)[0]
-    rendezvous = ["--rendezvous", free_rendezvous()] if world_size > 1 else []
     async with AsyncExitStack() as stack:
+        rendezvous = ["--rendezvous", stack.enter_context(held_address())] if world_size > 1 else []
         services = [service("tandem_checkpoint_manager", str(RECIPE), *overrides)]
         for rank in range(world_size):
             services.append(service("tandem_learner", str(RECIPE), *overrides, *rendezvous, "--rank", str(rank)))

@@ -64,6 +64,7 @@ EFFECTS: Mapping[str, Effect] = {
     "learner.image_cache_gib": Effect.HARMLESS,
     "learner.activation_checkpointing": Effect.ROUNDING,
     "learner.collective_timeout_s": Effect.HARMLESS,
+    "learner.heartbeat_s": Effect.HARMLESS,
     "learner.trainable": Effect.DANGEROUS,
     "learner.lora.*": Effect.DANGEROUS,
     "learner.algo.*": Effect.TELLING,

@@ -159,6 +159,11 @@ class LearnerConfig(Section):
     )
     activation_checkpointing: bool = Field(default=False, description="Recompute activations in the backward pass.")
     collective_timeout_s: Annotated[float, Field(gt=0)] = Field(default=600, description="Deadline of one collective.")
+    heartbeat_s: Annotated[float, Field(gt=0)] = Field(
+        default=30,
+        description="A rank that is silent for so long (stopped, or its node cut off) is lost; one whose process ends "
+        "is noticed at once.",
+    )
     trainable: Literal["lora", "full"] = Field(
         default="lora",
         description="What learns: an adapter, or all parameters (`tandem sft` alone: engines serve adapters).",

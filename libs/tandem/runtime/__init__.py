@@ -1,6 +1,7 @@
 """Deadlines, signals and injected faults: the only place in Tandem that may sleep, try again or end a process."""
 
 from tandem.runtime.background import Background, poll
+from tandem.runtime.ending import end_process
 from tandem.runtime.faults import reach
 from tandem.runtime.parent import end_with_parent
 from tandem.runtime.policy import beside, deadline, in_threads, together, until
@@ -15,6 +16,7 @@ __all__ = [
     "Waits",
     "beside",
     "deadline",
+    "end_process",
     "end_with_parent",
     "in_threads",
     "poll",

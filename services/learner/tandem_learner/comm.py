@@ -91,38 +91,48 @@ def choose_device(config: Config, rank: int) -> torch.device:
     return device
 
 
-def open_store(rank: int, world_size: int, rendezvous: str, timeout_s: float) -> dist.Store:
-    """A client of the ranks' key-value store at `rendezvous`; the first one of rank 0 also serves it.
-
-    One rank needs no server. Each client is one connection: a blocking wait on it holds up nobody else's.
-
-    Raises:
-        UserError: no usable rendezvous.
-        Unavailable: nobody serves there, or rank 0 cannot: the port was free when it was picked, but is taken now.
-    """
-    if world_size == 1:
-        return dist.HashStore()
+def place(rendezvous: str, world_size: int) -> tuple[str, int]:
+    """Host and port of the ranks' store. Raises UserError where it names none."""
     host, _, port = rendezvous.rpartition(":")
     if not host or not port.isdigit():
         raise UserError(
             f"learner rendezvous {rendezvous!r}: give host:port of rank 0, the same to all {world_size} ranks"
         )
-    timeout = timedelta(seconds=timeout_s)
+    return host, int(port)
+
+
+def open_store(rank: int, world_size: int, rendezvous: str, timeout_s: float, *, serve: bool = False) -> dist.Store:
+    """A client of the ranks' key-value store at `rendezvous`; rank 0's first one has to `serve` it.
+
+    One rank needs no server. Each client is one connection: a blocking wait on it holds up nobody else's. The server
+    listens at that host alone, and lives as long as any of rank 0's clients.
+
+    Raises:
+        UserError: no usable rendezvous.
+        Unavailable: nobody serves there, or rank 0 cannot.
+    """
+    if world_size == 1:
+        return dist.HashStore()
+    host, port = place(rendezvous, world_size)
     try:
         return dist.TCPStore(
-            host, int(port), is_master=rank == 0, timeout=timeout, wait_for_workers=False, multi_tenant=True
+            host,
+            port,
+            is_master=rank == 0,
+            timeout=timedelta(seconds=timeout_s),
+            wait_for_workers=False,
+            multi_tenant=True,
+            master_listen_fd=_listening(host, port).detach() if serve and rank == 0 else None,
         )
+    except OSError as problem:
+        raise Unavailable(
+            f"learner rank 0 cannot serve the ranks' store at {rendezvous}, the port may be taken: start all ranks "
+            f"again with another rendezvous ({problem})"
+        ) from problem
     except dist.DistError as problem:
-        if rank == 0:
-            raise Unavailable(
-                f"learner rank 0 cannot serve the ranks' store at {rendezvous}, the port may be taken: "
-                "start all ranks again with another rendezvous"
-            ) from problem
         raise Unavailable(f"learner rank {rank}: no rank 0 at {rendezvous}: {problem}") from problem
 
 
-def free_rendezvous(host: str = "127.0.0.1") -> str:
-    """host:port that is free now."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return f"{host}:{probe.getsockname()[1]}"
+def _listening(host: str, port: int) -> socket.socket:
+    """Whoever picked the port may hold it, bound with SO_REUSEADDR, until now: nobody else gets it meanwhile."""
+    return socket.create_server((host, port), backlog=128)

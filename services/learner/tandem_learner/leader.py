@@ -8,11 +8,10 @@ of a step, ranks may disagree: the learner then refuses to train until a Restore
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar
 
 from tandem.obs import get_logger
 from tandem.runtime import deadline
@@ -44,25 +43,37 @@ from tandem_learner.orders import (
     sent_of,
 )
 from tandem_learner.rank import Rank
+from tandem_learner.requests import Requests
 from tandem_learner.validate import Limits, check_groups
 
 log = get_logger(__name__)
-T = TypeVar("T")
-REMEMBERED = 64  # requests whose answers are kept
 STOP_S = 5.0  # how long followers have to end, and what rank 0 waits beyond a rank's own deadline
 
 
-class Leader:
-    """See the module. `channels`: one per follower, in order of rank."""
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The last export of a kind that was asked for."""
 
-    def __init__(self, rank: Rank, channels: Sequence[Channel], timeout_s: float) -> None:
+    request_id: str
+    version: int
+    address: str
+
+
+class Leader:
+    """See the module. `channels`: one per follower, in order of rank. `lost`: the reason, once a rank is lost."""
+
+    def __init__(
+        self, rank: Rank, channels: Sequence[Channel], timeout_s: float, lost: asyncio.Future[str] | None = None
+    ) -> None:
         self.rank, self.channels, self.timeout_s = rank, channels, timeout_s
+        self._lost = lost
+        self._requests = Requests(lost)
         self._threads = ThreadPoolExecutor(max(len(channels), 1), "answers")
         self._report_threads = ThreadPoolExecutor(len(PublishKind), "reports")
-        self._requests: dict[str, asyncio.Task[Any]] = {}
         self._one_at_a_time = asyncio.Lock()
         self._one_of_a_kind = {kind: asyncio.Lock() for kind in PublishKind}
         self._snapshots: dict[PublishKind, SnapshotTaken] = {}
+        self._exports: dict[PublishKind, _Asked] = {}
         self._number, self._ticket = 0, 0
         self._broken = ""
         self._status = rank.core.status()
@@ -73,7 +84,7 @@ class Leader:
 
     def known(self, request_id: str) -> bool:
         """True where a request of this id was answered, or is at work."""
-        return request_id in self._requests
+        return self._requests.known(request_id)
 
     def check_version(self, expected: int) -> None:
         """Raises StaleRequest where the learner is at another version."""
@@ -105,7 +116,7 @@ class Leader:
                 log.warning("version %d: %s", expected_version, warning)
             return TrainResult(self._advance(expected_version + 1), metrics)
 
-        return await self._once(request_id, work, self._one_at_a_time)
+        return await self._requests.once(request_id, work, self._one_at_a_time)
 
     async def snapshot(self, request_id: str, expected_version: int, kind: PublishKind) -> SnapshotTaken:
         """Have every rank copy its shard to host memory, to be exported from there whatever the learner does next.
@@ -118,14 +129,22 @@ class Leader:
             Unavailable: a rank failed, or there is no such version since a step failed half way.
         """
         work = partial(self._hold, expected_version, kind)
-        return await self._once(request_id, work, self._one_of_a_kind[kind])
+        return await self._requests.once(request_id, work, self._one_of_a_kind[kind])
 
     async def export(self, request_id: str, expected_version: int, kind: PublishKind, to: Destinations) -> Exported:
         """Have every rank send its shard from the snapshot of that version, which is taken first where there is none.
 
+        Asked for again with another checkpoint manager, it goes there, and the one under way is given up: a manager
+        that has died comes back somewhere else.
+
         Raises:
             As `snapshot`, and what the checkpoint manager raises.
         """
+        last = self._exports.get(kind)
+        if last and last.version == expected_version and last.address != to.checkpoint_address:
+            why = f"{kind} v{expected_version} goes to the checkpoint manager at {to.checkpoint_address} instead"
+            self._requests.give_up(last.request_id, why)
+        self._exports[kind] = _Asked(request_id, expected_version, to.checkpoint_address)
 
         async def work() -> Exported:
             await self._hold(expected_version, kind)
@@ -135,7 +154,7 @@ class Leader:
                 await self._all(order)
             return await self._sent(order)
 
-        return await self._once(request_id, work, self._one_of_a_kind[kind])
+        return await self._requests.once(request_id, work, self._one_of_a_kind[kind])
 
     async def restore(self, request_id: str, adapter: AdapterRef, state: AdapterRef | None) -> int:
         """Have every rank continue from published folders, at the adapter's version. Raises as the core."""
@@ -146,18 +165,16 @@ class Leader:
             self._broken = ""
             return self._advance(adapter.version)
 
-        return await self._once(request_id, work, self._one_at_a_time)
+        return await self._requests.once(request_id, work, self._one_at_a_time)
 
     async def stop(self) -> None:
         """Send the other ranks home and see them off: the store they wait on ends with this process."""
-        if self.channels:
+        if self.channels and not (self._lost and self._lost.done()):
             number, _ = await self._post(Stop())
             waits = [self._answer(number, channel, STOP_S) for channel in self.channels]
             await asyncio.gather(*waits, return_exceptions=True)
         await self.rank.stop_sending(*PublishKind)
-        for request in self._requests.values():  # its threads must end: a rank that is gone will not answer
-            request.cancel()
-        await asyncio.gather(*self._requests.values(), return_exceptions=True)
+        await self._requests.stop()  # its threads must end: a rank that is gone will not answer
         for threads in (self._threads, self._report_threads):
             threads.shutdown(wait=False, cancel_futures=True)
 
@@ -215,24 +232,6 @@ class Leader:
         reports = self.channels[0].await_reports(ticket, ranks, self.timeout_s)
         told = {rank: decode_answer(report, rank) for rank, report in reports}  # raises the first failure to come
         return [told[rank] for rank in ranks]
-
-    async def _once(self, request_id: str, work: Callable[[], Awaitable[T]], lock: asyncio.Lock) -> T:
-        """Run `work` once per request id, to its end even without its caller; failures are forgotten."""
-
-        async def alone() -> T:
-            async with lock:
-                return await work()
-
-        def ended(task: asyncio.Task[Any]) -> None:
-            if task.cancelled() or task.exception() is not None:
-                self._requests.pop(request_id, None)
-
-        if request_id not in self._requests:
-            task = self._requests[request_id] = asyncio.create_task(alone())
-            task.add_done_callback(ended)
-            for old in list(self._requests)[:-REMEMBERED]:
-                del self._requests[old]
-        return await asyncio.shield(self._requests[request_id])
 
     async def _all(self, order: Order) -> list[Answer]:
         """All ranks' answers in order of rank, or the first failure: at once, for others may hang on the one

@@ -16,16 +16,18 @@ from tandem.obs import setup_logging
 from tandem.rpc.alone import run_alone
 from tandem.rpc.door import OPEN, Door
 from tandem.rpc.server import RunningServer, serve
+from tandem.runtime import end_process
 from tandem.types import TandemError, UserError
 from tandem_learner.channel import Channel
-from tandem_learner.comm import close_comm, free_rendezvous, open_comm, open_store
+from tandem_learner.comm import close_comm, open_comm, open_store, place
 from tandem_learner.core import LearnerCore
 from tandem_learner.follower import Follower
 from tandem_learner.leader import Leader
 from tandem_learner.rank import Rank
 from tandem_learner.servicer import SERVICE, LearnerServicer
+from tandem_learner.watch import Watch, open_watch
 
-__all__ = ["RunningLearner", "free_rendezvous", "main", "start"]
+LEAVE_S = 10.0  # for torch to let go of the ranks
 
 
 @dataclass(frozen=True)
@@ -58,66 +60,77 @@ async def start(
     if not 0 <= rank < world_size:
         raise UserError(f"learner rank {rank} of world size {world_size} cannot be")
     thread = ThreadPoolExecutor(1, "learner")  # torch's grad mode and CUDA device are per thread: all work in this one
-    core = await asyncio.get_running_loop().run_in_executor(
+    core, watch = await asyncio.get_running_loop().run_in_executor(
         thread, partial(_open, config, rank, world_size, rendezvous)
     )
+    timeout_s = config.learner.collective_timeout_s
 
     def connect() -> dist.Store:
-        return open_store(rank, world_size, rendezvous, config.learner.collective_timeout_s)
+        return open_store(rank, world_size, rendezvous, timeout_s)
 
-    me = Rank(core, thread, door)
+    me, leave = Rank(core, thread, door), partial(_leave, watch, thread)
     if rank > 0:
-        return _follower(Follower(me, Channel(connect, rank)), thread)
-    leader = Leader(
-        me, [Channel(connect, other) for other in range(1, world_size)], config.learner.collective_timeout_s
-    )
-    return await _leader(leader, thread, host, port, door)
+        return _follower(Follower(me, Channel(connect, rank)), leave)
+    channels = [Channel(connect, other) for other in range(1, world_size)]
+    leader = Leader(me, channels, timeout_s, asyncio.wrap_future(watch.lost) if channels else None)
+    return await _leader(leader, leave, host, port, door)
 
 
-def _open(config: Config, rank: int, world_size: int, rendezvous: str) -> LearnerCore:
-    store = open_store(rank, world_size, rendezvous, config.learner.collective_timeout_s)
-    comm = open_comm(config, rank, world_size, store)
+def _open(config: Config, rank: int, world_size: int, rendezvous: str) -> tuple[LearnerCore, Watch]:
+    timeout_s = config.learner.collective_timeout_s
+    store = open_store(rank, world_size, rendezvous, timeout_s, serve=True)
+    host = place(rendezvous, world_size)[0] if world_size > 1 else ""
+    watch = open_watch(rank, world_size, store, host, timeout_s=timeout_s, silence_s=config.learner.heartbeat_s)
     try:
-        return LearnerCore(config, comm)
-    except TandemError:
-        close_comm()
+        return LearnerCore(config, open_comm(config, rank, world_size, store)), watch
+    except BaseException as problem:
+        watch.close(f"learner rank {rank} could not start: {problem}")
+        if isinstance(problem, TandemError):
+            close_comm()
         raise
 
 
-async def _leader(leader: Leader, thread: ThreadPoolExecutor, host: str, port: int, door: Door) -> RunningLearner:
+async def _leader(
+    leader: Leader, leave: Callable[[], Awaitable[None]], host: str, port: int, door: Door
+) -> RunningLearner:
     try:
         server: RunningServer = await serve(
             LearnerServicer(leader).register, [SERVICE], host=host, port=port, door=door
         )
     except TandemError:
         await leader.stop()
-        _leave(thread)
+        await leave()
         raise
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def stop() -> None:
         await server.stop()
         await leader.stop()
-        _leave(thread)
+        await leave()
 
     return RunningLearner(server.address, ended, stop)
 
 
-def _follower(follower: Follower, thread: ThreadPoolExecutor) -> RunningLearner:
+def _follower(follower: Follower, leave: Callable[[], Awaitable[None]]) -> RunningLearner:
     task = asyncio.create_task(follower.follow())
 
     async def stop() -> None:
         await follower.stop()
-        await asyncio.gather(task, return_exceptions=True)
-        _leave(thread)
+        await asyncio.wait({task}, timeout=LEAVE_S)  # an order at work may hang
+        await leave()
 
     return RunningLearner("", task, stop)
 
 
-def _leave(thread: ThreadPoolExecutor) -> None:
-    """Let the thread end, and leave the process group."""
-    thread.shutdown(wait=False, cancel_futures=True)
-    close_comm()
+async def _leave(watch: Watch, thread: ThreadPoolExecutor) -> None:
+    """Leave the process group, and let the thread end. Where it hangs in a collective the process ends with it."""
+    await asyncio.to_thread(watch.close)
+    leaving = asyncio.wrap_future(thread.submit(close_comm))  # after what is at work there
+    thread.shutdown(wait=False)
+    done, _ = await asyncio.wait({leaving}, timeout=LEAVE_S)
+    if not done:
+        end_process(f"learner: what torch was doing did not end within {LEAVE_S:g} s; this process ends without it")
+    leaving.result()
 
 
 async def _start_alone(config: Config, *, rank: int, **given: Any) -> RunningLearner:

@@ -12,8 +12,8 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 
 from tandem.rpc.clients import LearnerClient
+from tandem.rpc.ports import held_address
 from tandem.runtime import deadline
-from tandem_learner.comm import free_rendezvous
 
 START_S = 120
 STOP_S = 30
@@ -31,8 +31,8 @@ class Learner:
 @asynccontextmanager
 async def learner(recipe: str, world_size: int = 1, *overrides: str) -> AsyncIterator[Learner]:
     """Start all ranks, each with the last overrides; end them in order."""
-    rendezvous = free_rendezvous() if world_size > 1 else ""
     async with AsyncExitStack() as stack:
+        rendezvous = stack.enter_context(held_address()) if world_size > 1 else ""
         starting = [
             stack.enter_async_context(
                 service(
