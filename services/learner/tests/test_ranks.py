@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -210,7 +211,8 @@ async def test_a_dead_rank_is_named_and_no_rank_outlives_it(tiny_model: Path, tm
         await called.wait()
         training = asyncio.create_task(trio.client.train_step(1, groups))
         trio.ranks[1].kill()
-        for call in (training, sending):
+        calls: list[asyncio.Task[Any]] = [training, sending]
+        for call in calls:
             with pytest.raises(Unavailable, match="learner rank 1 is lost: its process ended; all ranks must be"):
                 await asyncio.wait_for(call, 60)
         assert [await asyncio.wait_for(trio.ranks[rank].wait(), 60) for rank in (0, 2)] == [1, 1]
