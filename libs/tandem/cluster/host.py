@@ -7,9 +7,9 @@ Actor and service share a fate the other way round, too: with the actor's proces
 from __future__ import annotations
 
 import os
-import socket
 import tempfile
 import time
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from tandem.cluster.ends import End
 from tandem.cluster.process import ServiceProcess
 from tandem.obs import get_logger
 from tandem.rpc.hosted import Order
+from tandem.rpc.ports import held_address
 from tandem.types import TandemError, Unavailable
 
 log = get_logger(__name__)
@@ -58,12 +59,11 @@ class ServiceHost:
         folder.mkdir(parents=True, exist_ok=True)
         self.log = folder / f"{me.role}-{me.index}-g{me.generation}.log"
         self.process: ServiceProcess | None = None
+        self._held = ExitStack()
 
     async def free_address(self) -> str:
-        """host:port that is free on this node now."""
-        with socket.socket() as probe:
-            probe.bind((self.order.host, 0))
-            return f"{self.order.host}:{probe.getsockname()[1]}"
+        """host:port that the service can listen at, and that nobody else on this node gets while this actor lives."""
+        return self._held.enter_context(held_address(self.order.host))
 
     async def address(self) -> str:
         """Where the service listens; empty for one that serves nothing, or not yet."""
