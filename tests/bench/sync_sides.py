@@ -68,7 +68,9 @@ def write_base(folder: Path) -> None:
 async def replica(base_folder: str, folder: str) -> None:
     """Serve until stdin ends; says its address."""
     base = BaseModel(Path(base_folder), BASE, ChatFormat.load(ROOT / "models/tiny-qwen3vl"), 151936, 27)
-    config = Config.model_validate({"model": {"path": base_folder}, "sync": {"folder": folder}})
+    config = Config.model_validate(
+        {"model": {"path": base_folder}, "sync": {"folder": folder}, "security": {"adapters_from": ["/"]}}
+    )
     engine: Any = FileEngine()
     built = build_replica(config, engine, base)
     server = await serve(RolloutServicer(built).register, [SERVICE])

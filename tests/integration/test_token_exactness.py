@@ -40,6 +40,7 @@ TURNS, TOLERANCE = 14, 1e-4  # nats, float32
 CONFIG = Config.model_validate(
     {
         "model": {"path": str(MODEL)},
+        "security": {"adapters_from": ["/"]},
         "env": {"window": 0, "max_turns": TURNS, "images_per_turn": 3},
         "learner": {"lora": {"rank": 8, "alpha": 16}, "algo": {"drop_zero_variance": False}, "lr": 1e-3},
         "rollout": {

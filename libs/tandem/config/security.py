@@ -31,6 +31,12 @@ class SecurityConfig(Section):
         "`tandem certs` makes one.",
     )
 
+    adapters_from: tuple[str, ...] = Field(
+        default=(),
+        description="Folders or URLs of which weights are loaded beside the store and model.adapter; `tandem eval` "
+        "adds what it is asked for.",
+    )
+
     @model_validator(mode="after")
     def _one_of_them(self) -> SecurityConfig:
         if self.secret_file and self.tls_dir:

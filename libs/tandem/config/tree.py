@@ -186,6 +186,12 @@ class Config(Section):
         """URL of the checkpoint store."""
         return self.checkpoint.url or str(Path(self.run.dir) / self.run.name / "checkpoints")
 
+    @property
+    def weight_places(self) -> tuple[str, ...]:
+        """Where weights may be read that a request names: nothing else on the wire is a path."""
+        named = (self.store_url, self.checkpoint.also_to, self.model.adapter, *self.security.adapters_from)
+        return tuple(filter(None, named))
+
     @model_validator(mode="after")
     def _adapter_fits_engine(self) -> Config:
         if self.learner.lora.rank > self.rollout.engine.max_lora_rank:

@@ -10,6 +10,7 @@ from tandem.storage.lease import Lease, acquire
 from tandem.storage.local import sync_folder
 from tandem.storage.manifest import CONFIG_FILE, MANIFEST, TENSOR_FILE, FileEntry, Manifest, version_path
 from tandem.storage.marks import add_scores, pin, read_scores, survey
+from tandem.storage.places import check_place
 from tandem.storage.problems import explained
 from tandem.storage.readers import latest, open_tensors, read_adapter, read_manifest
 from tandem.storage.retention import Key, Retention, Stored, best_unknown, to_remove
@@ -45,6 +46,7 @@ __all__ = [
     "check_base",
     "check_complete",
     "check_entry",
+    "check_place",
     "check_same_run",
     "explained",
     "identify",

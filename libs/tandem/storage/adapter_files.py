@@ -46,7 +46,7 @@ def parse_object(text: str, what: str) -> dict[str, Any]:
     """A JSON object. Raises UserError naming `what` where it is none."""
     try:
         value = json.loads(text, parse_constant=_refuse_constant)
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise UserError(f"{what}: not valid JSON: {problem}") from problem
     if not isinstance(value, dict):
         raise UserError(f"{what}: must be a JSON object, got {type(value).__name__}")

@@ -61,6 +61,8 @@ def run_evaluation(config: Config, request: Request, console: Console) -> None:
             f"--adapter {request.adapter} and --against {request.against} are the same: {refs[0].name}; "
             "name two that differ, such as --adapter latest --against none"
         )
+    security = {"adapters_from": (*config.security.adapters_from, *(ref.url for ref in refs if ref.url))}
+    config = config.model_copy(update={"security": config.security.model_copy(update=security)})
     folders = _folders(request)
     wanted = plan(config, request.suites or default_names(config), request.limit)
     suites = [with_samples(suite, request.samples, temperature(request)) for suite in wanted.suites]

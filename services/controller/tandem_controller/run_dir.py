@@ -187,11 +187,12 @@ def resolved(config: Config) -> Config:
     model = {"path": str(Path(config.model.path).resolve())}
     if config.model.adapter:
         model["adapter"] = absolute(config.model.adapter)
-    security = {
+    security: dict[str, object] = {
         key: str(Path(value).resolve())
         for key in ("secret_file", "tls_dir")
         if (value := getattr(config.security, key))
     }
+    security["adapters_from"] = tuple(map(absolute, config.security.adapters_from))
     changes = {
         "security": config.security.model_copy(update=security),
         "model": config.model.model_copy(update=model),

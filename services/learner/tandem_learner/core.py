@@ -20,7 +20,7 @@ from tandem.model.loading import forbidden_token_ids, load_model, load_processor
 from tandem.model.lora import adapter_config_json, attach_lora
 from tandem.model.sharding import shard_policy
 from tandem.model.vision import image_cache, token_grid
-from tandem.storage import ShardMeta
+from tandem.storage import ShardMeta, check_place
 from tandem.types import AdapterRef, LearnerStatus, PublishKind, TrajectoryGroup, Unavailable, UserError
 from tandem_learner.comm import Comm
 from tandem_learner.forward import ForwardSettings
@@ -153,6 +153,7 @@ class LearnerCore:
             NotFound, DataCorrupt: the folders are not there or damaged.
         """
         for ref in (adapter, *([state] if state else [])):
+            check_place(ref.url, self.config.weight_places)
             if ref.base_model != self.base_model:
                 raise UserError(
                     f"{ref.url} is for base model {ref.base_model[:12]}, the learner has "

@@ -29,6 +29,7 @@ def write_recipe(folder: Path, model: Path) -> str:
         "rollout": {"group_size": 4},
         "learner": {"lr": 1e-3, "trainable": "full", "microbatch_tokens": 200},
         "checkpoint": {"url": str(folder / "store"), "keep": 10},
+        "security": {"adapters_from": ["/"]},
     }
     (folder / "recipe.yaml").write_text(yaml.safe_dump(tree))
     return str(folder / "recipe.yaml")

@@ -63,6 +63,7 @@ def write_recipe(folder: Path, model: Path, **learner_settings: object) -> str:
         "rollout": {"group_size": 4},
         "learner": {"lr": 1e-3, "lora": LORA, "microbatch_tokens": BUDGET, **learner_settings},
         "checkpoint": {"url": str(folder / "store"), "keep": 10},
+        "security": {"adapters_from": ["/"]},
     }
     path = folder / "recipe.yaml"
     path.write_text(yaml.safe_dump(tree))

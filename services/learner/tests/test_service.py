@@ -172,6 +172,11 @@ async def test_export_publish_restore_round(
             await client.restore(adapter, replace(adapter, version=5))
         with pytest.raises(NotFound):
             await client.restore(replace(adapter, url=f"{adapter.url}-not-there"), None)
+        for url in ("/etc", f"{adapter.url}/../../../..", f"file://{adapter.url}", "s3://bucket/adapter"):
+            with pytest.raises(UserError, match="is not in the run's store"):
+                await client.restore(replace(adapter, url=url), None)
+            with pytest.raises(UserError, match="is not in the run's store"):
+                await client.restore(adapter, replace(adapter, url=url))
         assert (await client.train_step(2, groups)).policy_version == 3
         assert await client.restore(adapter, None) == 1
         # back at version 1 with the same weights: the same shard

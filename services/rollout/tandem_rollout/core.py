@@ -39,6 +39,8 @@ from tandem_rollout.engine import Completion, ContextFull, Engine, Request
 from tandem_rollout.environments import EnvFailed, Environments
 from tandem_rollout.rounds import Continuous, Pace, Rounds
 
+MOST_EPISODES = 100_000  # of one request
+
 
 @dataclass(frozen=True, slots=True)
 class Limits:
@@ -127,6 +129,8 @@ class Player:
             )
         if not task.seeds or task.group_size < 1 or task.max_turns < 1:
             raise UserError("a rollout needs at least one seed, one trajectory per group and one turn")
+        if len(task.seeds) * task.group_size > MOST_EPISODES:
+            raise UserError(f"{len(task.seeds)} groups of {task.group_size} are more than {MOST_EPISODES} episodes")
         if task.sampling.temperature and not LEAST_TEMPERATURE <= task.sampling.temperature <= MOST_TEMPERATURE:
             raise UserError(
                 f"temperature {task.sampling.temperature} must be 0 (greedy), or {LEAST_TEMPERATURE:g} "

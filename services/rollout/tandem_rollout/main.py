@@ -18,7 +18,7 @@ from tandem_rollout.engine import Engine
 from tandem_rollout.engine_vllm.environment import set_engine_environment
 from tandem_rollout.env_processes import EnvProcesses
 from tandem_rollout.environments import EnvThreads
-from tandem_rollout.replica import Replica
+from tandem_rollout.replica import Bounds, Replica
 from tandem_rollout.servicer import SERVICE, RolloutServicer
 
 log = get_logger(__name__)
@@ -83,7 +83,8 @@ def build_replica(config: Config, engine: Engine, base: BaseModel) -> Replica:
     rules = AdapterRules(base, rollout.engine.max_lora_rank, config.learner.lora.vision)
     timeout = config.env.step_timeout_s
     environments = EnvThreads(envs.make, timeout) if config.env.workers == "threads" else EnvProcesses(timeout)
-    return Replica(engine, Player(engine, base.chat, environments, limits), rules, config.sync.folder)
+    bounds = Bounds(config.env.id, config.weight_places)
+    return Replica(engine, Player(engine, base.chat, environments, limits), rules, bounds, config.sync.folder)
 
 
 async def _watch(engine: Engine, server: RunningServer) -> None:

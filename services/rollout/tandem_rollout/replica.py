@@ -7,8 +7,11 @@ import shutil
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractContextManager, aclosing
+from dataclasses import dataclass
 
+from tandem.envs.registry import get_spec
 from tandem.obs import get_logger
+from tandem.storage import check_place
 from tandem.types import (
     AdapterLoaded,
     AdapterRef,
@@ -19,6 +22,7 @@ from tandem.types import (
     StaleRequest,
     TrajectoryGroup,
     Unavailable,
+    UserError,
 )
 from tandem_rollout.adapters import NAME, AdapterRules, join_adapter, stage_adapter
 from tandem_rollout.core import Player
@@ -30,10 +34,23 @@ log = get_logger(__name__)
 ADAPTERS_HELD = 3  # the one served, the next one, and its shards while they are joined
 
 
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """What a request may name: environments and places of adapters, as the recipe does."""
+
+    env: str
+    places: tuple[str, ...]
+
+    def check_env(self, env: str) -> None:
+        """Raises UserError unless it is the recipe's, or one that its evaluation plays: an id can import a module."""
+        if env != self.env and env not in {other for ids in get_spec(self.env).variants.values() for other in ids}:
+            raise UserError(f"environment {env[:200]!r} is neither the recipe's {self.env!r} nor a variant of it")
+
+
 class Replica:
     """What the servicer calls. Starts at version 0, the base model."""
 
-    def __init__(self, engine: Engine, player: Player, rules: AdapterRules, folder: str = "") -> None:
+    def __init__(self, engine: Engine, player: Player, rules: AdapterRules, bounds: Bounds, folder: str = "") -> None:
         """`folder` is where adapters in use lie; empty chooses one: see `sync.folder` in the config.
 
         Raises:
@@ -41,7 +58,7 @@ class Replica:
         """
         self.engine = engine
         self.player = player
-        self.rules = rules
+        self.rules, self.bounds = rules, bounds
         self.asleep = False
         self._lock = asyncio.Lock()  # one change of what the engine is or serves at a time
         most = rules.most_bytes
@@ -62,6 +79,7 @@ class Replica:
             raise Unavailable("the engine is dead or hangs; this replica must be replaced")
         if self.asleep:
             raise StaleRequest("the replica sleeps; wake it first")
+        await asyncio.to_thread(self.bounds.check_env, task.env)  # it may import a lot
         served = self.engine.policy_version
         if task.policy_version > served or (task.policy_version < served and not task.may_advance):
             raise StaleRequest(f"version {task.policy_version} was asked for, it serves {served}")
@@ -126,6 +144,7 @@ class Replica:
             return await asyncio.to_thread(join_adapter, ref, pushed, self.inbox, self.rules, folder)
         if ref.version == 0 and not ref.url:
             return None
+        await asyncio.to_thread(check_place, ref.url, self.bounds.places)
         return await asyncio.to_thread(stage_adapter, ref, self.rules, folder)
 
     async def sleep(self) -> bool:

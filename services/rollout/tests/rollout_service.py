@@ -29,7 +29,12 @@ class Running:
 async def serving(base: BaseModel, config: Mapping[str, Any] | None = None, **settings: Any) -> AsyncIterator[Running]:
     """`config`: sections of it; `settings`: of the stub engine."""
     whole = Config.model_validate(
-        {"model": {"path": str(base.path)}, "learner": {"lora": {"vision": True}}, **(config or {})}
+        {
+            "model": {"path": str(base.path)},
+            "learner": {"lora": {"vision": True}},
+            "security": {"adapters_from": ["/"]},
+            **(config or {}),
+        }
     )
     engine = StubEngine(base.chat, answer=lambda number: "?", **settings)
     replica = build_replica(whole, engine, base)

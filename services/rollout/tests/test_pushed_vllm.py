@@ -35,6 +35,7 @@ async def replica(engine: Any, base: BaseModel, tmp_path: Path) -> AsyncIterator
             "learner": {"lora": {"vision": True, "rank": ENGINE_RANK}},
             "rollout": {"engine": {"max_lora_rank": ENGINE_RANK}},
             "sync": {"folder": str(tmp_path)},
+            "security": {"adapters_from": ["/"]},
         }
     )
     await engine.serve(None)

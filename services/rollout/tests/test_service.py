@@ -121,7 +121,9 @@ async def test_failures_are_statuses_or_data(base: BaseModel) -> None:
         groups = [group async for group in service.client.rollout(TASK)]
         stops = [t.stop_reason for group in groups for t in group.trajectories]
         assert stops.count(StopReason.ENGINE_ERROR) == 1 and stops.count(StopReason.TURN_LIMIT) == 3
-        with pytest.raises(UserError, match="known: maze2d"):
+        with pytest.raises(
+            UserError, match="environment 'maze3d' is neither the recipe's 'maze2d:tiny' nor a variant of it"
+        ):
             await anext(service.client.rollout(replace(TASK, env="maze3d")))
         with pytest.raises(UserError, match="out of range"):
             await anext(service.client.rollout(replace(TASK, sampling=Sampling(top_p=0.0))))
