@@ -16,3 +16,8 @@ class FaultsConfig(Section):
         default=120,
         description="Seconds without any progress after which the log says who waits for whom; later again and again.",
     )
+    resend_s: Annotated[float, Field(ge=0, le=1e6)] = Field(
+        default=15,
+        description="Seconds for which a learner rank goes on trying to send its shard to a checkpoint manager that is "
+        "gone: it may be started again at the same address.",
+    )

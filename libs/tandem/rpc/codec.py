@@ -75,6 +75,7 @@ def encode_shard(shard: ShardRef) -> pb.ShardRef:
         world_size=shard.world_size,
         sha256=shard.sha256,
         size=shard.size,
+        generation=shard.generation,
     )
 
 
@@ -83,7 +84,13 @@ def decode_shard(message: pb.ShardRef) -> ShardRef:
     if not message.rank < message.world_size:
         raise UserError(f"shard: rank {message.rank} of world size {message.world_size} cannot be")
     return ShardRef(
-        decode_kind(message.kind), message.version, message.rank, message.world_size, message.sha256, message.size
+        decode_kind(message.kind),
+        message.version,
+        message.rank,
+        message.world_size,
+        message.sha256,
+        message.size,
+        message.generation,
     )
 
 

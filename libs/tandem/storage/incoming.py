@@ -17,7 +17,7 @@ from tandem.storage.hashing import read_pieces
 from tandem.storage.problems import explained
 from tandem.storage.shards import CHUNK_BYTES, OpenShard, Shard, read_shard
 from tandem.storage.spool import file_name, open_written, shard_name, sweep
-from tandem.types import DataCorrupt, NotFound, PublishKind, ShardRef, UserError
+from tandem.types import DataCorrupt, NotFound, PublishKind, ShardRef, StaleRequest, UserError
 
 
 class Receiver:
@@ -91,9 +91,11 @@ class Staging:
 
     @contextmanager
     def receive(self, ref: ShardRef) -> Iterator[Receiver]:
-        """Receive a shard in the body; leaving it keeps the shard if it is whole, sound and not in conflict.
+        """Receive a shard in the body; leaving it keeps the shard if it is whole, sound and not in conflict. What an
+        older generation of ranks has sent of its version gives way: that one is dead, and nobody publishes it.
 
         Raises:
+            StaleRequest: ranks of a newer generation have sent shards of this version.
             UserError: this rank has sent other bytes for this version, ranks disagree on their number, or the shard is
                 of another run.
             DataCorrupt: truncated, changed on the way, or not what it was announced as.
@@ -118,7 +120,7 @@ class Staging:
 
         Raises:
             NotFound: it is not there.
-            UserError, DataCorrupt: as for `receive`.
+            StaleRequest, UserError, DataCorrupt: as for `receive`.
         """
         self._check_conflict(ref)
         reach("manager/receive/started")
@@ -168,11 +170,23 @@ class Staging:
     def _check_conflict(self, ref: ShardRef) -> None:
         anew = self.anew.format(version=ref.version)
         for other in self.of(ref.kind, ref.version).values():
+            if other.generation < ref.generation:
+                self._give_way(ref)
+                return
+            if other.generation > ref.generation:
+                raise StaleRequest(f"{shard_name(ref)}: the ranks were started anew, and theirs are here")
             if other.world_size != ref.world_size:
                 raise UserError(f"{shard_name(ref)}: shards of {other.world_size} ranks are here; {anew}")
             if other.rank == ref.rank and other.sha256 != ref.sha256:
                 hashes = f"{other.sha256[:12]}..., now {ref.sha256[:12]}..."
                 raise UserError(f"{shard_name(ref)}: other bytes of this rank are here ({hashes}); {anew}")
+
+    def _give_way(self, ref: ShardRef) -> None:
+        """Forget what older generations have sent of the version; the files go with the version's others."""
+        with self._lock:
+            held = self._shards.get((ref.kind, ref.version), {})
+            for rank in [rank for rank, shard in held.items() if shard.ref.generation < ref.generation]:
+                del held[rank]
 
     def _keep(self, shard: Shard, path: Path, target: Path) -> None:
         ref = shard.ref

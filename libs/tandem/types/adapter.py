@@ -24,6 +24,7 @@ class ShardRef:
     world_size: int
     sha256: str
     size: int  # bytes
+    generation: int = 0  # of the ranks: those of an older one give way
 
 
 @dataclass(frozen=True, slots=True)

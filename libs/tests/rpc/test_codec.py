@@ -73,7 +73,7 @@ def test_a_prompt_that_extends_the_turn_before_sends_only_its_own_ids() -> None:
 
 
 def test_references_come_back_equal() -> None:
-    shard = ShardRef(PublishKind.STATE, 3, 1, 2, "ab", 10)
+    shard = ShardRef(PublishKind.STATE, 3, 1, 2, "ab", 10, 4)
     adapter = AdapterRef(3, "/x", "cd", "tandem-v3", "ef", 11)
     assert codec.decode_shard(codec.encode_shard(shard)) == shard
     assert codec.decode_adapter(codec.encode_adapter(adapter)) == adapter

@@ -181,6 +181,28 @@ def test_duplicate_rank_with_other_bytes(manager, served, make_tensors, make_sha
     assert publish(manager, make_shards(make_tensors(2), 2, 2), 2).version == 2
 
 
+def of_generation(number: int, shards) -> list:
+    return [replace(sent, ref=replace(sent.ref, generation=number)) for sent in shards]
+
+
+def test_what_dead_ranks_have_sent_gives_way_to_their_successors(
+    manager, served, make_tensors, make_shards, tmp_path
+) -> None:
+    """Ranks started anew make other bytes of the version, and need not be as many. One taken for dead is refused."""
+    put_all(manager, of_generation(1, make_shards(make_tensors(1), 3, 2)[:2]))
+    whole = of_generation(2, make_shards(make_tensors(2), 2, 2))
+    put_all(manager, whole[1:])
+    with nothing_changes(manager, served, UserError, "no shard of rank 0 of 2 has come"):
+        ask(manager, 2, 2)
+    for late in of_generation(1, make_shards(make_tensors(1), 3, 2)):
+        with nothing_changes(manager, served, StaleRequest, "the ranks were started anew, and theirs are here"):
+            manager.put(late.ref, [late.data])
+    put_all(manager, whole)  # rank 1's once more: the same
+    ref = ask(manager, 2, 2)
+    found, expected = load_file(read_adapter(ref, cache=tmp_path) / "adapter_model.safetensors"), make_tensors(2)
+    assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
 def test_truncated_shard(manager, served, make_tensors, make_shards) -> None:
     (sent,) = make_shards(make_tensors(1), 1, 2)
     with nothing_changes(manager, served, DataCorrupt, "adapter v2, rank 0 of 1: truncated: .* bytes came"):

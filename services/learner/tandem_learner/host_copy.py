@@ -66,8 +66,9 @@ class HostMemory:
         return HostCopy(meta, data, views)
 
 
-def shard_file(copy: HostCopy) -> ShardFile:
-    """Check, describe and hash a copy. Takes seconds where it is large, and no lock: run it in a thread.
+def shard_file(copy: HostCopy, generation: int = 0) -> ShardFile:
+    """Check, describe and hash a copy, of a rank of this generation. Takes seconds where it is large, and no lock: run
+    it in a thread.
 
     Raises:
         DataCorrupt: a number is not finite: an update has overflowed, and the policy is lost.
@@ -84,7 +85,7 @@ def shard_file(copy: HostCopy) -> ShardFile:
     digest = hashlib.sha256(head)
     digest.update(data)
     size = len(head) + len(data)
-    ref = ShardRef(meta.kind, meta.version, meta.rank, meta.world_size, digest.hexdigest(), size)
+    ref = ShardRef(meta.kind, meta.version, meta.rank, meta.world_size, digest.hexdigest(), size, generation)
     return ShardFile(ref, head, data)
 
 

@@ -92,7 +92,14 @@ class Rank:
         config = self.core.config
         shared = config.store_url if config.checkpoint.shards == "shared_fs" else ""
         with self._named(order):
-            return await send(copy, order.to, config.learner.collective_timeout_s, shared, self._door)
+            return await send(
+                copy,
+                order.to,
+                config.learner.collective_timeout_s,
+                resend_s=config.faults.resend_s,
+                shared=shared,
+                door=self._door,
+            )
 
     @contextmanager
     def _named(self, order: Order) -> Iterator[None]:

@@ -8,7 +8,7 @@ from threading import Event
 
 from tandem.rpc.clients import CheckpointClient, RolloutClient
 from tandem.rpc.door import OPEN, Door
-from tandem.runtime import together
+from tandem.runtime import deadline, retry, together
 from tandem.storage import write_shard
 from tandem.types import TandemError, Unavailable
 from tandem_learner.host_copy import HostCopy, ShardFile, shard_file
@@ -18,10 +18,13 @@ from tandem_learner.orders import Destinations, Sent
 REPLICA_S = 120.0
 
 
-async def send(copy: HostCopy, to: Destinations, timeout_s: float, shared: str = "", door: Door = OPEN) -> Sent:
+async def send(
+    copy: HostCopy, to: Destinations, timeout_s: float, *, resend_s: float = 0, shared: str = "", door: Door = OPEN
+) -> Sent:
     """Check, hash and send a shard to all destinations at the same time; what it is, and which replicas missed it.
 
-    `timeout_s` is how long rank 0 waits for all of it: replicas have half of that, and `REPLICA_S` at most.
+    `timeout_s` is how long rank 0 waits for all of it: replicas have half of that, and `REPLICA_S` at most. A manager
+    that is gone is tried again for `resend_s`: the same bytes again are welcome there.
 
     `shared` is the URL of a store whose folder is there for this rank and the manager: the manager's shard is written
     to it, and no bytes travel.
@@ -31,22 +34,28 @@ async def send(copy: HostCopy, to: Destinations, timeout_s: float, shared: str =
         Unavailable, UserError: the checkpoint manager is not there, or refuses the shard. A replica's failure is told
             in the answer: it keeps nobody else from the shard.
     """
-    file = await asyncio.to_thread(shard_file, copy)
+    file = await asyncio.to_thread(shard_file, copy, door.me.generation)
     replica_s = min(REPLICA_S, timeout_s / 2)
     replicas = [_to_replica(file, address, replica_s, door) for address in to.replica_addresses]
-    _, *problems = await together(_to_manager(file, to.checkpoint_address, shared, door), *replicas)
+    sending = _to_manager(file, to.checkpoint_address, timeout_s, resend_s, shared, door)
+    _, *problems = await together(sending, *replicas)
     found = zip(to.replica_addresses, problems, strict=True)
     return Sent(file.ref, {address: problem for address, problem in found if problem})
 
 
-async def _to_manager(file: ShardFile, address: str, shared: str, door: Door) -> str:
+async def _to_manager(file: ShardFile, address: str, timeout_s: float, resend_s: float, shared: str, door: Door) -> str:
     client = CheckpointClient(address, door)
-    try:
-        if shared:
+
+    async def once() -> None:
+        if shared:  # written again, too: a manager that starts clears the folder
             await write_shared(file, shared)
-            await client.put_spooled(file.ref)
+            await client.put_spooled(file.ref, timeout_s)
         else:
-            await client.put_shard(file.ref, file.chunks())
+            await client.put_shard(file.ref, file.chunks(), timeout_s)
+
+    try:
+        async with deadline(timeout_s, f"learner rank {file.ref.rank}: sending to the checkpoint manager at {address}"):
+            await retry(once, for_s=resend_s, first_s=0.5)
     finally:
         await client.close()
     return ""

@@ -55,7 +55,12 @@ async def test_all_ranks_send_to_all_and_one_that_is_gone_keeps_nobody_from_it(
 ) -> None:
     path = tmp_path / "recipe.json"
     config = Config.model_validate(
-        {"model": {"path": str(tiny_model)}, "run": {"dir": str(tmp_path)}, "learner": {"lora": {"rank": 6}}}
+        {
+            "model": {"path": str(tiny_model)},
+            "run": {"dir": str(tmp_path)},
+            "learner": {"lora": {"rank": 6}},
+            "faults": {"resend_s": 0},
+        }
     )
     path.write_text(config.model_dump_json())
     recipe = str(path)

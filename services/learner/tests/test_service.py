@@ -6,14 +6,13 @@ import asyncio
 import hashlib
 import math
 import socket
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from episodes import play_groups
 from processes import service
 
 from tandem.config import Config
@@ -27,32 +26,6 @@ from tandem_learner.figures import gap_warning, warnings
 from tandem_learner.leader import Leader
 from tandem_learner.main import main, start
 from tandem_learner.rank import Rank
-
-
-@pytest.fixture
-def config(tiny_model: Path, tmp_path: Path) -> Config:
-    return Config.model_validate(
-        {
-            "model": {"path": str(tiny_model)},
-            "rollout": {"group_size": 4},
-            "learner": {"lr": 1e-3, "lora": {"rank": 4}},
-            "checkpoint": {"url": str(tmp_path / "store")},
-        }
-    )
-
-
-@pytest.fixture
-async def client(config: Config) -> AsyncIterator[LearnerClient]:
-    running = await start(config)
-    client = LearnerClient(running.address)
-    yield client
-    await client.close()
-    await running.stop()
-
-
-@pytest.fixture(scope="module")
-def groups(tiny_model: Path) -> list[TrajectoryGroup]:
-    return play_groups(tiny_model, groups=3, group_size=4, window=2, max_turns=4)
 
 
 def _stream(

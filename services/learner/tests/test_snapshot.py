@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from episodes import play_groups
 from processes import deaf_peer, service
 
 from tandem.config import Config
@@ -17,32 +16,6 @@ from tandem_learner.main import start
 
 WITHIN_S = 60.0
 Deaf = tuple[str, asyncio.Event]
-
-
-@pytest.fixture
-def config(tiny_model: Path, tmp_path: Path) -> Config:
-    return Config.model_validate(
-        {
-            "model": {"path": str(tiny_model)},
-            "rollout": {"group_size": 4},
-            "learner": {"lr": 1e-3, "lora": {"rank": 4}},
-            "checkpoint": {"url": str(tmp_path / "store")},
-        }
-    )
-
-
-@pytest.fixture
-async def client(config: Config) -> AsyncIterator[LearnerClient]:
-    running = await start(config)
-    client = LearnerClient(running.address)
-    yield client
-    await client.close()
-    await running.stop()
-
-
-@pytest.fixture(scope="module")
-def groups(tiny_model: Path) -> list[TrajectoryGroup]:
-    return play_groups(tiny_model, groups=3, group_size=4, window=2, max_turns=4)
 
 
 @pytest.fixture

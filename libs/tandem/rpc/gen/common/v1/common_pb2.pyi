@@ -143,20 +143,22 @@ class Activity(_message.Message):
     def __init__(self, work: _Optional[int] = ..., waits: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ShardRef(_message.Message):
-    __slots__ = ("kind", "version", "rank", "world_size", "sha256", "size")
+    __slots__ = ("kind", "version", "rank", "world_size", "sha256", "size", "generation")
     KIND_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     WORLD_SIZE_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     SIZE_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     kind: PublishKind
     version: int
     rank: int
     world_size: int
     sha256: str
     size: int
-    def __init__(self, kind: _Optional[_Union[PublishKind, str]] = ..., version: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ...) -> None: ...
+    generation: int
+    def __init__(self, kind: _Optional[_Union[PublishKind, str]] = ..., version: _Optional[int] = ..., rank: _Optional[int] = ..., world_size: _Optional[int] = ..., sha256: _Optional[str] = ..., size: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class AdapterRef(_message.Message):
     __slots__ = ("version", "url", "sha256", "name", "base_model", "size")
