@@ -1,5 +1,6 @@
 """One frozen config tree for the whole run: a YAML recipe plus dotted overrides, every key known and checked."""
 
+from tandem.config.engine import EngineConfig, SimulatedConfig
 from tandem.config.faults import FaultsConfig
 from tandem.config.health import HealthConfig
 from tandem.config.learner import AlgoConfig, CorrectionConfig, KlConfig, LearnerConfig, LoraConfig
@@ -9,7 +10,6 @@ from tandem.config.store import CheckpointConfig, SyncConfig
 from tandem.config.tree import (
     ClusterConfig,
     Config,
-    EngineConfig,
     EnvConfig,
     EvalConfig,
     ModelConfig,
@@ -39,6 +39,7 @@ __all__ = [
     "RunConfig",
     "SecurityConfig",
     "SftConfig",
+    "SimulatedConfig",
     "SyncConfig",
     "dump_yaml",
     "load_recipe",

@@ -50,6 +50,8 @@ EFFECTS: Mapping[str, Effect] = {
     "rollout.max_concurrent_episodes": Effect.ROUNDING,
     "rollout.episode_timeout_s": Effect.HARMLESS,
     "rollout.engine.*": Effect.ROUNDING,
+    "rollout.engine.kind": Effect.DANGEROUS,
+    "rollout.engine.simulated.*": Effect.HARMLESS,
     "rollout.engine.max_model_len": Effect.TELLING,
     "rollout.engine.request_timeout_s": Effect.HARMLESS,
     "learner.world_size": Effect.ROUNDING,

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from tandem.config.engine import EngineConfig
 from tandem.config.faults import FaultsConfig
 from tandem.config.health import HealthConfig
 from tandem.config.learner import LearnerConfig
@@ -70,19 +71,6 @@ class EnvConfig(Section):
     def max_images(self) -> int:
         """Most images in one prompt."""
         return (self.window or self.max_turns) * self.images_per_turn
-
-
-class EngineConfig(Section):
-    """The inference engine of one rollout replica (vLLM)."""
-
-    max_model_len: Positive = Field(default=512, description="Longest transcript, in tokens.")
-    max_num_seqs: Positive = Field(default=128, description="Most requests in one engine step.")
-    max_num_batched_tokens: Positive = Field(default=8192, description="Most tokens in one engine step.")
-    max_lora_rank: Positive = Field(default=32, description="Largest adapter rank the engine reserves room for.")
-    kv_cache_gib: Annotated[float, Field(gt=0)] = Field(default=1.0, description="KV cache on CPU, GiB.")
-    gpu_memory_utilization: Share = Field(default=0.5, description="Share of GPU memory the engine may take.")
-    enforce_eager: bool = Field(default=True, description="No CUDA graphs.")
-    request_timeout_s: Annotated[float, Field(gt=0)] = Field(default=120, description="Deadline of one engine request.")
 
 
 class RolloutConfig(Section):

@@ -48,6 +48,8 @@ def run_evaluation(config: Config, request: Request, console: Console) -> None:
     """
     config = resolved(config)
     preflight.check(config)
+    if config.rollout.engine.kind == "simulated":
+        console.print(preflight.REHEARSAL, highlight=False, soft_wrap=True)
     for path in (request.json_file, request.save):
         if path is not None and not path.absolute().parent.is_dir():
             raise UserError(f"{path}: its folder is not there; make it first")

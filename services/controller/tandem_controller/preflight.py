@@ -11,6 +11,11 @@ from tandem.types import UserError
 
 SAMPLE = 512  # training tasks the oracle looks at
 
+REHEARSAL = (
+    "*** A REHEARSAL: rollout.engine.kind is simulated. No model plays: actions, logprobs and times are made up, and "
+    "no figure of this run says anything of a model. ***"
+)
+
 
 def check(config: Config) -> float | None:
     """Refuse a run that cannot work; the share of tasks that the turn limit allows, None where no oracle knows.
@@ -42,7 +47,10 @@ def turn_limit(config: Config) -> int:
 
 
 def words(config: Config, solvable: float | None) -> str:
-    """What `check` found, in a line."""
+    """What `check` found, in a line, and a loud one where all is made up."""
+    loud = f"{REHEARSAL}\n" if config.rollout.engine.kind == "simulated" else ""
     if solvable is None:
-        return f"{config.env.id}: no oracle, so whether {turn_limit(config)} turns are enough is not known"
-    return f"{config.env.id}: {solvable:.1%} of tasks can be solved within {turn_limit(config)} turns, by the oracle"
+        return f"{loud}{config.env.id}: no oracle, so whether {turn_limit(config)} turns are enough is not known"
+    return (
+        f"{loud}{config.env.id}: {solvable:.1%} of tasks can be solved within {turn_limit(config)} turns, by the oracle"
+    )

@@ -30,6 +30,7 @@ GAP = 8  # pixels between the two
 GREEN, RED = (40, 160, 60), (200, 50, 50)
 BEFORE = "eval-before.json"
 RECORDED = "episodes"
+REHEARSAL_TITLE = "a rehearsal: no model played"
 
 
 def print_phases(console: Console, run: RunDir, seconds: Mapping[str, float]) -> None:
@@ -52,6 +53,7 @@ def write(
     report = {
         "run": config.run.name,
         "seed": config.run.seed,
+        "engine": config.rollout.engine.kind,
         "before": figure_rows(before.results) if before else [],
         "after": figure_rows(after.results),
         "seconds": {**seconds, **_training_phases(run)},
@@ -59,7 +61,8 @@ def write(
     }
     write_json(run.path / "report.json", report)
     started = headline(before.results) if before else None
-    learning_curve(run.rows(), figures([started]).rate if started else None, run.path / "learning-curve.png")
+    title = REHEARSAL_TITLE if config.rollout.engine.kind == "simulated" else ""
+    learning_curve(run.rows(), figures([started]).rate if started else None, run.path / "learning-curve.png", title)
 
 
 def read_before(run: RunDir, console: Console) -> Evaluation | None:
@@ -73,7 +76,7 @@ def read_before(run: RunDir, console: Console) -> Evaluation | None:
         return None
 
 
-def learning_curve(rows: list[dict], start: float | None, path: Path) -> None:
+def learning_curve(rows: list[dict], start: float | None, path: Path, title: str = "") -> None:
     """Sampled solve rate of the training tasks, and greedy of the fixed set (`start`: before training), over steps."""
     figure, axes = pyplot.subplots(figsize=(7, 4), dpi=120)
     axes.plot(
@@ -87,7 +90,7 @@ def learning_curve(rows: list[dict], start: float | None, path: Path) -> None:
     if points:
         axes.plot(*zip(*points, strict=True), "o-", label="fixed set, greedy")
     axes.axhline(0.95, color="grey", linewidth=0.8, linestyle="--", label="95%")
-    axes.set(xlabel="optimizer step", ylabel="solve rate", ylim=(0, 1.02))
+    axes.set(xlabel="optimizer step", ylabel="solve rate", ylim=(0, 1.02), title=title)
     axes.legend(loc="lower right")
     axes.grid(alpha=0.3)
     figure.tight_layout()

@@ -15,6 +15,7 @@ from tandem_rollout.adapters import AdapterRules
 from tandem_rollout.base_model import BaseModel, read_base_model
 from tandem_rollout.core import Limits, Player
 from tandem_rollout.engine import Engine
+from tandem_rollout.engine_simulated import EngineSimulated
 from tandem_rollout.engine_vllm.environment import set_engine_environment
 from tandem_rollout.env_processes import EnvProcesses
 from tandem_rollout.environments import EnvThreads
@@ -53,10 +54,7 @@ async def start(
         UserError: no such model, settings that the engine refuses, or the port is taken.
     """
     base = read_base_model(config.model.path)
-    set_engine_environment()
-    from tandem_rollout.engine_vllm.engine import EngineVllm  # noqa: PLC0415 - reads the environment when imported
-
-    engine = await EngineVllm.start(config, base, seed=config.run.seed + replica)
+    engine = await start_engine(config, base, config.run.seed + replica)
     try:
         serving = build_replica(config, engine, base)
     except UserError:
@@ -68,6 +66,16 @@ async def start(
         await serving.close()
         raise
     return RolloutService(serving, server, asyncio.create_task(_watch(engine, server)))
+
+
+async def start_engine(config: Config, base: BaseModel, seed: int) -> Engine:
+    """The engine that the config asks for. Raises UserError where that cannot be."""
+    if config.rollout.engine.kind == "simulated":
+        return EngineSimulated(config, base)
+    set_engine_environment()
+    from tandem_rollout.engine_vllm.engine import EngineVllm  # noqa: PLC0415 - reads the environment when imported
+
+    return await EngineVllm.start(config, base, seed)
 
 
 def build_replica(config: Config, engine: Engine, base: BaseModel) -> Replica:

@@ -85,6 +85,8 @@ class Replica:
             raise StaleRequest(f"version {task.policy_version} was asked for, it serves {served}")
         async with aclosing(self.player.play(task)) as groups:
             async for group in groups:
+                if not self.engine.healthy:  # what it cut off are no episodes: others can play the whole group
+                    raise Unavailable("the engine died while it played; this replica must be replaced")
                 yield group
 
     def receive(self, ref: ShardRef) -> AbstractContextManager[Incoming]:

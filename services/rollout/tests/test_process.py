@@ -17,7 +17,7 @@ import yaml
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandem.rpc.clients import RolloutClient
-from tandem.types import AdapterRef, ContextPolicy, RolloutTask, Sampling, StopReason, Unavailable
+from tandem.types import AdapterRef, ContextPolicy, RolloutTask, Sampling, TrajectoryGroup, Unavailable
 from tandem_rollout.base_model import BaseModel
 
 TASK = RolloutTask("maze2d:tiny", tuple(range(8)), 4, 0, Sampling(max_tokens=5), ContextPolicy(1), 14, 0)
@@ -68,6 +68,10 @@ async def health(address: str) -> int:
         return (await stub.Check(request, timeout=10)).status  # pyright: ignore[reportAttributeAccessIssue]
 
 
+async def played(client: RolloutClient) -> list[TrajectoryGroup]:
+    return [group async for group in client.rollout(TASK)]
+
+
 @pytest.mark.vllm
 async def test_serves_until_its_engine_is_killed(base: BaseModel, tmp_path: Path) -> None:
     serving, not_serving = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
@@ -76,18 +80,17 @@ async def test_serves_until_its_engine_is_killed(base: BaseModel, tmp_path: Path
         said = json.loads(await asyncio.wait_for(process.stdout.readline(), 180))
         assert said["service"] == "rollout"
         client = RolloutClient(said["address"])
-        groups = [group async for group in client.rollout(TASK)]
+        groups = await played(client)
         assert sorted(group.seed for group in groups) == list(TASK.seeds)
         assert (await client.load_adapter(AdapterRef(0, "", "", "", "", 0))).policy_version == 0
         assert await health(said["address"]) == serving
         engine = engine_of(process.pid)
-        seen = []
-        async for group in client.rollout(TASK):
-            if not seen:
-                os.kill(engine, signal.SIGKILL)
-            seen += group.trajectories
-        failed = [t for t in seen if t.stop_reason is StopReason.ENGINE_ERROR]
-        assert failed and all("dead" in t.error for t in failed)  # failed episodes are data, the stream ends in order
+        playing = asyncio.ensure_future(played(client))
+        while not (await client.status()).episodes_running:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        os.kill(engine, signal.SIGKILL)
+        with pytest.raises(Unavailable, match="died while it played"):  # what it cut off is no result
+            await playing
         assert not (await client.status()).healthy
         with pytest.raises(Unavailable, match="must be replaced"):
             await anext(client.rollout(TASK))
