@@ -102,7 +102,7 @@ gpu-check: install  ## on a machine with an NVIDIA GPU (PROFILE=gpu): engine, le
 
 .PHONY: test test-unit test-integration test-e2e
 test: install  ## all tests: unit, integration, end to end
-	$(PY) -m pytest $(UNIT) tests/integration tests/e2e $(ARGS)
+	$(PY) -m pytest $(UNIT) tests/integration tests/fuzz tests/e2e $(ARGS)
 
 test-unit: install  ## tests of libs and services, each alone
 	$(PY) -m pytest $(UNIT) $(ARGS)
@@ -116,6 +116,10 @@ test-e2e: install  ## training with real vLLM, Ray and all services
 .PHONY: resume-check
 resume-check: install  ## kill -9 at every phase boundary and 20 random instants, resumed exactly: about an hour (SEED=n)
 	$(PY) -m pytest tests/e2e --override-ini=python_files='check_*.py' -s $(ARGS)
+
+.PHONY: fuzz
+fuzz: install  ## ask every method of every service what nobody should, and send its port anything: minutes
+	$(PY) -m pytest tests/fuzz --hypothesis-profile=fuzz $(ARGS)
 
 .PHONY: test-chaos
 test-chaos: install  ## crashes and pauses at random: minutes

@@ -28,6 +28,7 @@ ENVIRONMENT = {
     "NO_COLOR": "1",
 }
 hypothesis.settings.register_profile("tandem", deadline=None)  # how long an example takes is the machine's business
+hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=2000)  # make fuzz
 hypothesis.settings.load_profile("tandem")
 _home = pytest.StashKey[Path]()
 

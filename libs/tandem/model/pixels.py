@@ -16,7 +16,7 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 def decode_png(png: bytes) -> NDArray[np.uint8]:
     """PNG bytes -> uint8 [H, W, 3]."""
-    return np.asarray(Image.open(io.BytesIO(png)).convert("RGB"))
+    return np.asarray(Image.open(io.BytesIO(png), formats=("PNG",)).convert("RGB"))
 
 
 def image_pixels(

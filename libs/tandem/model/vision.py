@@ -156,7 +156,7 @@ def _rows_of(grids: Mapping[str, tuple[int, int]]) -> dict[str, range]:
 def token_grid(processor: Qwen2VLImageProcessorPil, png: bytes) -> tuple[int, int]:
     """(height, width) of a PNG image in merged tokens. Raises UserError for another file, or one cut short."""
     try:
-        image = Image.open(io.BytesIO(png))
+        image = Image.open(io.BytesIO(png), formats=("PNG",))
         width, height = image.size
         image.verify()
     except (OSError, SyntaxError, Image.DecompressionBombError) as problem:

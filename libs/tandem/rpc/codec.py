@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from tandem.rpc.gen.common.v1 import common_pb2 as pb
@@ -21,6 +22,7 @@ from tandem.types import (
     UserError,
 )
 
+_ADDRESS = re.compile(r"([A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\]):[0-9]{1,5}")
 _STOP: dict[StopReason, Any] = {reason: pb.StopReason.Value(f"STOP_REASON_{reason.name}") for reason in StopReason}
 _FINISH: dict[FinishReason, Any] = {
     reason: pb.FinishReason.Value(f"FINISH_REASON_{reason.name}") for reason in FinishReason
@@ -92,6 +94,13 @@ def decode_shard(message: pb.ShardRef) -> ShardRef:
         message.size,
         message.generation,
     )
+
+
+def check_address(address: str) -> str:
+    """host:port from the wire. Raises UserError for anything else: gRPC would take a socket's path, or a scheme."""
+    if not _ADDRESS.fullmatch(address):
+        raise UserError(f"{address[:100]!r} is no host:port")
+    return address
 
 
 def encode_adapter(ref: AdapterRef) -> pb.AdapterRef:

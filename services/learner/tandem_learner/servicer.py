@@ -53,7 +53,9 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     async def Export(self, request: pb.ExportRequest, context: grpc.aio.ServicerContext) -> pb.ExportResponse:
         """Every rank's shard."""
         kind = codec.decode_kind(request.kind)
-        to = Destinations(request.checkpoint_address, tuple(request.replica_addresses))
+        to = Destinations(
+            codec.check_address(request.checkpoint_address), tuple(map(codec.check_address, request.replica_addresses))
+        )
         exported = await self.leader.export(_id(request.request_id), request.expected_version, kind, to)
         shards = [codec.encode_shard(shard) for shard in exported.shards]
         return pb.ExportResponse(shards=shards, missed=exported.missed)
