@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import signal
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +11,7 @@ from pathlib import Path
 LAST_LINES = 10
 LINE_CHARS = 400  # of a line that is shown
 TAIL_BYTES = 64 * 2**10
+CRASH = "Fatal Python error"  # by faulthandler, which then prints the stack: its first lines say most
 RAISED = re.compile(r"^(?:[A-Za-z_]\w*\.)*[A-Z]\w*(?:Error|Exception|Interrupt|Exit)\b.*")
 
 
@@ -31,8 +31,9 @@ def tail(path: Path) -> tuple[str, ...]:
             text = file.read().decode(errors="replace")
     except OSError:
         return ()
-    lines = (line.rstrip()[:LINE_CHARS] for line in text.splitlines())
-    return tuple(deque((line for line in lines if line), maxlen=LAST_LINES))
+    lines = [line.rstrip()[:LINE_CHARS] for line in text.splitlines() if line.strip()]
+    crash = next((at for at, line in enumerate(lines) if line.startswith(CRASH)), None)
+    return tuple(lines[-LAST_LINES:] if crash is None else lines[crash : crash + LAST_LINES])
 
 
 def in_words(

@@ -25,8 +25,6 @@ from tandem.types import Death, Identity, Member, Role, Unavailable
 log = get_logger(__name__)
 KILL_S = 5.0  # for an actor to end its service; one that hangs is killed itself
 Key = tuple[Role, int]
-# One compute thread a process; see ARCHITECTURE: two were six times slower than one on two shared cores.
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +76,7 @@ class Lives:
         clear(name)
         door = self._keyring.door(me)
         order = Order(f"tandem_{me.role}.main", self._config.model_dump_json(), self._host, door)
-        options = {"name": name, "namespace": NAMESPACE, "runtime_env": {"env_vars": ONE_THREAD}, **placement}
+        options = {"name": name, "namespace": NAMESPACE, **placement}
         with self._lock:
             if self._closed:
                 raise Unavailable(f"{me} is not started: the run ends")

@@ -18,6 +18,14 @@ from tandem.obs import get_logger
 from tandem.rpc.hosted import Order
 
 log = get_logger(__name__)
+# One compute thread a process; see ARCHITECTURE: two were six times slower than one on two shared cores.
+SERVICE_ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "MKL_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+    "PYTHONUNBUFFERED": "1",
+}
 LAST_WORD_S = 5.0  # of a process that is gone: what it said is in the pipe
 
 
@@ -35,13 +43,13 @@ class ServiceProcess:
             file.write(f"--- {datetime.now(UTC).isoformat(timespec='seconds')} {log.stem}\n")
             file.flush()
             process = subprocess.Popen(
-                [sys.executable, "-m", "tandem.rpc.hosted", log.stem],
+                [sys.executable, "-m", "tandem.rpc.hosted", str(log)],
                 stdin=subprocess.PIPE,
                 stdout=file,
                 stderr=subprocess.STDOUT,
                 pass_fds=[write],
                 start_new_session=True,  # a group of its own, killed whole
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONUNBUFFERED": "1"},
+                env={**os.environ, **SERVICE_ENVIRONMENT, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             )
         os.close(write)
         self.pid = process.pid

@@ -1,4 +1,4 @@
-"""The process of one service that a Ray actor hosts: `python -m tandem.rpc.hosted NAME`, started by the actor alone.
+"""The process of one service that a Ray actor hosts: `python -m tandem.rpc.hosted LOG`, started by the actor alone.
 
 It knows nothing of Ray. Its order comes on stdin, one JSON object; where it serves, or why it does not, goes as one
 JSON line to the file descriptor that the order names. What it prints is its log. It ends with the actor's process.

@@ -1,0 +1,220 @@
+"""A real Ray cluster of several nodes on this machine, whose nodes and processes can be killed, slowed and added.
+
+    with ray_cluster(folder, workers=3, gpus=2) as cluster:      # head with `head_mem`, and workers w1, w2, w3
+        ... tandem train RECIPE cluster.address={cluster.address} cluster.gpus=6 ...   # from this process or another
+        cluster.services("rollout", 1)[0].kill()    # one service's own process, by role and index; psutil.Process
+        cluster["w2"].kill()                        # kill -9 of a whole node: raylet, actors, services, and all else
+        cluster.add("w4", gpus=2)                   # a node joins
+        cluster["w1"].pause(); cluster["w1"].resume()   # SIGSTOP, SIGCONT of all its processes: a node that hangs
+
+Each node is one `ray start --block`; its GPUs are pretended (a number that Ray counts). TANDEM_NODE_NAME is its name.
+
+A node that is killed is off Ray's books in 1 to 2 s (`HEALTH`). A paused node is, too, if it does not resume before.
+`cluster.head` is never to be killed but in tests of that; `cluster.kill_gcs()` and `restart_gcs()` are its own store's
+end and return, with `redis=True` with what it knew. `isolated=True` gives each worker a network of its own (`ip netns`;
+needs root, see `why_no_networks`): `cluster["w1"].cut()` and `.mend()` pull its cable and put it back.
+
+Leaving the `with` kills all by pid. Ray's files lie in `folder`, whose path must be short (sockets: 40 characters).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import psutil
+
+MARK = "TANDEM_TEST_NODE"
+# How soon a lost node is missed: Ray's own values are 5000, 3000, 10000 ms and 5 times.
+HEALTH = {
+    "health_check_initial_delay_ms": 1000,
+    "health_check_period_ms": 500,
+    "health_check_timeout_ms": 1000,
+    "health_check_failure_threshold": 3,
+}
+UP_S = 90.0
+GONE_S = 30.0
+STORE_BYTES = 80 * 2**20
+
+
+def until(ask: Callable[[], object], what: str, for_s: float = UP_S) -> None:
+    """Ask until the answer is true; AssertionError after `for_s` seconds."""
+    end = time.monotonic() + for_s
+    while not ask():
+        assert time.monotonic() < end, f"{what}: not within {for_s:g} s"
+        time.sleep(0.05)
+
+
+class Node:
+    """One node: the `ray start` that began it, what carries its mark, and all that these have ever started."""
+
+    def __init__(self, name: str, mark: str, root: psutil.Process) -> None:
+        self.name, self.mark, self._root = name, mark, root
+        self._seen: set[psutil.Process] = set()
+
+    def processes(self) -> list[psutil.Process]:
+        """Those that live. One whose title was changed has lost its mark, an orphan its parent: so both ways."""
+        for process in [self._root, *(process for process, mark in _marked() if mark == self.mark)]:
+            with suppress(psutil.Error):
+                self._seen |= {process, *process.children(recursive=True)}
+        self._seen = {process for process in self._seen if _lives(process)}
+        return list(self._seen)
+
+    def kill(self) -> None:
+        """kill -9 of all at once, until none is left: also of what was being started."""
+        end = time.monotonic() + GONE_S
+        while found := self.processes():
+            for process in found:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
+            with suppress(psutil.Error):
+                self._root.wait(0)
+            assert time.monotonic() < end, f"node {self.name} keeps {found}"
+
+    def pause(self) -> None:
+        """SIGSTOP of all."""
+        self._signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """SIGCONT of all."""
+        self._signal(signal.SIGCONT)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for process in self.processes():
+            with suppress(psutil.NoSuchProcess):
+                process.send_signal(number)
+
+
+class RayCluster:
+    """The nodes, by name. Made by `ray_cluster`."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self.folder, self.environment = folder, dict(environment)
+        self.port = free_port()
+        self.address = f"127.0.0.1:{self.port}"
+        self.nodes: dict[str, Node] = {}
+        self._id = uuid.uuid4().hex[:8]
+
+    def __getitem__(self, name: str) -> Node:
+        return self.nodes[name]
+
+    @property
+    def head(self) -> Node:
+        """The head node."""
+        return self.nodes["head"]
+
+    def add(self, *names: str, cpus: int = 2, gpus: int = 0, head: bool = False) -> None:
+        """Start nodes side by side; returns once Ray knows them all."""
+        started = [self._start(name, cpus, gpus, head) for name in names]
+        for name, (process, log) in zip(names, started, strict=True):
+            until(lambda log=log: "Ray runtime started" in log.read_text(), f"start of node {name}")
+            assert process.poll() is None, log.read_text()
+
+    def _start(self, name: str, cpus: int, gpus: int, head: bool) -> tuple[subprocess.Popen, Path]:
+        assert name not in self.nodes or not self.nodes[name].processes(), f"node {name} lives"
+        mark = f"{self._id}/{name}"
+        where = [f"--address={self.address}"]
+        if head:
+            where = ["--head", f"--port={self.port}", f"--ray-client-server-port={free_port()}"]
+            where += ['--resources={"head_mem": 1}', f"--system-config={json.dumps(HEALTH)}"]
+        command = [
+            sys.executable,
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--block",
+            f"--temp-dir={self.folder / name}",
+            *where,
+        ]
+        command += ["--node-ip-address=127.0.0.1", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
+        command += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
+        command += [f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"]
+        command += ["--include-dashboard=false", "--include-log-monitor=false"]
+        log = self.folder / f"{name}.log"
+        with log.open("w") as file:
+            process = subprocess.Popen(
+                command,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env={**os.environ, **self.environment, MARK: mark, "TANDEM_NODE_NAME": name},
+            )
+        self.nodes[name] = Node(name, mark, psutil.Process(process.pid))
+        return process, log
+
+    def services(self, role: str, index: int | None = None, run: str = "") -> list[psutil.Process]:
+        """The services' own processes, of one index or all, of one run (`run.dir`/`run.name` ends so) or all."""
+        found = []
+        for process, mark in _marked():
+            with suppress(psutil.Error):
+                if not mark.startswith(f"{self._id}/"):
+                    continue
+                command = process.cmdline()
+                if command[1:3] == ["-m", "tandem.rpc.hosted"] and run in command[3]:
+                    its_role, its_index, _ = Path(command[3]).stem.rsplit("-", 2)
+                    if its_role == role and index in (None, int(its_index)):
+                        found.append(process)
+        return found
+
+    def node_of(self, process: psutil.Process) -> Node:
+        """The node that a process belongs to."""
+        mark = process.environ()[MARK]
+        return next(node for node in self.nodes.values() if node.mark == mark)
+
+    def close(self) -> None:
+        """Kill all."""
+        for node in reversed(self.nodes.values()):
+            node.kill()
+
+
+@contextmanager
+def ray_cluster(
+    folder: Path, *, workers: int, gpus: int = 0, cpus: int = 2, environment: Mapping[str, str] | None = None
+) -> Iterator[RayCluster]:
+    """A cluster of a head and so many workers, w1 and on, each with so many CPUs and pretended GPUs."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cluster = RayCluster(folder, environment or {})
+    try:
+        cluster.add("head", head=True)
+        cluster.add(*(f"w{number}" for number in range(1, workers + 1)), cpus=cpus, gpus=gpus)
+        yield cluster
+    finally:
+        cluster.close()
+        for name in cluster.nodes:
+            shutil.rmtree(folder / name, ignore_errors=True)
+
+
+def free_port() -> int:
+    """A port of loopback that is free now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def _marked() -> list[tuple[psutil.Process, str]]:
+    """Processes of nodes, alive, with their marks."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            mark = process.environ().get(MARK)
+            if mark and _lives(process):
+                found.append((process, mark))
+    return found
+
+
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
