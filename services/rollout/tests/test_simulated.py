@@ -30,7 +30,7 @@ ACTIONS = {f"('move', {direction})" for direction in range(4)}
 Publish = Callable[..., AdapterRef]
 
 
-def config(base: BaseModel, **engine: Any) -> Config:
+def config(base: BaseModel, store: str = "", **engine: Any) -> Config:
     tree = {"kind": "simulated", "max_lora_rank": ENGINE_RANK, **engine}
     return Config.model_validate(
         {
@@ -38,6 +38,7 @@ def config(base: BaseModel, **engine: Any) -> Config:
             "env": {"window": 1},
             "learner": {"lora": {"rank": ENGINE_RANK, "vision": True}},
             "rollout": {"engine": tree},
+            "checkpoint": {"url": store},
         }
     )
 
@@ -52,7 +53,7 @@ async def test_a_service_of_it_plays_the_same_wherever_and_another_way_under_eac
     played: list[list[TrajectoryGroup]] = []
     adapter = publish(1)
     for _ in range(2):
-        service = await start(config(base))
+        service = await start(config(base, store=str(Path(adapter.url).parents[1])))
         client = RolloutClient(service.address)
         for ref in (AdapterRef(0, "", "", "", base.fingerprint, 0), adapter):
             loaded = await client.load_adapter(ref)
