@@ -14,22 +14,25 @@ import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import torch
-from rich.console import Console
 
 import tandem_checkpoint_manager.main
-import tandem_controller.main
 import tandem_learner.main
 import tandem_rollout.main
 from tandem.config import Config, load_recipe
-from tandem.rpc.keyring import Keyring, open_keyring
+from tandem.rpc.clients import CheckpointClient, LearnerClient, RolloutClient
 from tandem.types import Identity, Member, Role, TandemError
-from tandem_controller.loop import Services, Stopwatch, distribute, make_version, start
-from tandem_controller.pipeline import Pipeline, Position, training_task
+from tandem_controller.fleet import Fleet
+from tandem_controller.journal import Position
+from tandem_controller.loop import Stopwatch, distribute, make_version, start
+from tandem_controller.past import Past
+from tandem_controller.pipeline import Pipeline, learned, open_journal, training_task
 from tandem_controller.run_dir import RunDir
+from tandem_controller.services import Services
 
 ROOT = Path(__file__).resolve().parent.parent
 AGREE = 1e-3  # nats; engine and learner run different float32 kernels
@@ -54,16 +57,6 @@ def config_of(store: str, gpus: int) -> Config:
     return load_recipe(ROOT / "deploy/recipes/maze2d-cpu.yaml", [f"{key}={value}" for key, value in small.items()])
 
 
-@dataclass(frozen=True, slots=True)
-class Here:
-    """All services, in this process."""
-
-    rollouts: tuple[Member, ...]
-    learner: Member
-    checkpoint: Member
-    keyring: Keyring
-
-
 @asynccontextmanager
 async def serving(config: Config) -> AsyncIterator[Services]:
     """All services in this process; the engine has its own."""
@@ -71,15 +64,12 @@ async def serving(config: Config) -> AsyncIterator[Services]:
     try:
         for module in (tandem_checkpoint_manager.main, tandem_learner.main, tandem_rollout.main):
             running.append(await module.start(config))
-        roles = (Role.CHECKPOINT_MANAGER, Role.LEARNER, Role.ROLLOUT)
-        checkpoint, learner, rollout = (
-            Member(Identity(role), service.address) for role, service in zip(roles, running, strict=True)
-        )
-        deployment = Here((rollout,), learner, checkpoint, open_keyring(config.security, loopback=True, draw=False))
-        async with tandem_controller.main.connected(
-            deployment, config, Console(quiet=True), asyncio.Event()
-        ) as services:
-            yield services
+        checkpoint, learner, rollout = (service.address for service in running)
+        fleet = Fleet(config.rollout, config.model.probe_tolerance, lambda member: RolloutClient(member.address))
+        await fleet.admit(Member(Identity(Role.ROLLOUT), rollout))
+        client = LearnerClient(learner)
+        status = await client.status()
+        yield Services(fleet, client, CheckpointClient(checkpoint), status.adapter_config_json, status.base_model)
     finally:
         for service in reversed(running):
             await service.stop()
@@ -105,7 +95,8 @@ async def check(config: Config, run: RunDir) -> None:
     began = time.perf_counter()
     async with serving(config) as services:
         require(True, f"services up in {time.perf_counter() - began:.0f} s")
-        position = await start(services, config, 0)
+        journal = open_journal(config, run.path)
+        position = await start(services, config, Past(), partial(learned, journal))
         async with Pipeline(services.fleet, config, run, position) as pipeline:
             for version in range(STEPS):  # the first adapter is zero: the second step goes through a real one
                 row = await make_version(services, pipeline, version, Stopwatch())

@@ -26,10 +26,11 @@ from tandem.config import Config, RolloutConfig
 from tandem.rpc.clients import CheckpointClient, RolloutClient
 from tandem.types import AdapterRef, Exported, PublishKind, ShardRef
 from tandem_checkpoint_manager.main import start as start_manager
-from tandem_controller.fleet import Fleet, numbered
-from tandem_controller.loop import Services, publish, push
+from tandem_controller.fleet import Fleet
+from tandem_controller.services import Services, publish, push
 from tests.bench.report import show
 from tests.bench.sync_sides import ADAPTER_CONFIG, BASE, RANKS, write_base
+from tests.members import numbered
 
 REPLICAS = [int(number) for number in os.environ.get("SYNC_REPLICAS", "1,4,16").split(",")]
 REPEATS = int(os.environ.get("SYNC_REPEATS", "3"))
@@ -123,7 +124,7 @@ async def test_by_the_store_against_directly(tmp_path: Path) -> None:
                 fleet = Fleet(RolloutConfig(), 1e-3, lambda member: RolloutClient(member.address))
                 for member in numbered(addresses[:number]):
                     await fleet.admit(member)
-                services = Services(fleet, ranks, checkpoints, manager.address, ADAPTER_CONFIG, BASE)  # type: ignore[arg-type]
+                services = Services(fleet, ranks, checkpoints, ADAPTER_CONFIG, BASE)  # type: ignore[arg-type]
                 version = await _measure(services, ranks.dtype, number, version)
                 await fleet.close()
         await checkpoints.close()

@@ -8,50 +8,56 @@ import logging
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tandem.config import Config
-from tandem.rpc.clients import CheckpointClient, LearnerClient
+from tandem.rpc.clients import CheckpointClient, LearnerClient, RolloutClient
 from tandem.runtime import deadline
 from tandem.types import AdapterRef, NotFound, PublishKind, TrajectoryGroup, Unavailable
 from tandem_checkpoint_manager import main as manager_main
 from tandem_checkpoint_manager.main import CheckpointService
 from tandem_controller.demonstrations import Expert
+from tandem_controller.fleet import Fleet
 from tandem_controller.saver import Saver
+from tandem_controller.services import Services, publish
 from tandem_learner import main as learner_main
 
 ROOT = Path(__file__).parents[2]
 WITHIN_S = 60.0
 
 
+class Gated(CheckpointClient):
+    """Publishes once `gate` is open."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(address)
+        self.gate = asyncio.Event()
+
+    async def publish(self, *args: Any, **settings: Any) -> AdapterRef:
+        await self.gate.wait()
+        return await super().publish(*args, **settings)
+
+
 @dataclass
 class World:
-    """A learner and a manager; `publish` waits for `gate` first."""
+    """A learner and a manager; `gate` holds up what is published."""
 
     config: Config
     learner: LearnerClient
-    manager: CheckpointClient
+    manager: Gated
     service: CheckpointService
     groups: Sequence[TrajectoryGroup]
-    gate: asyncio.Event
+    services: Services
 
-    async def publish(self, kind: PublishKind, version: int, metadata_json: str = "{}") -> AdapterRef:
-        await self.gate.wait()
-        shards = await self.learner.export(version, kind, self.manager.peer.address)
-        status = await self.learner.status()
-        return await self.manager.publish(
-            kind,
-            version,
-            world_size=len(shards),
-            base_model=status.base_model,
-            adapter_config_json=status.adapter_config_json if kind is PublishKind.ADAPTER else "",
-            metadata_json=metadata_json,
-        )
+    @property
+    def gate(self) -> asyncio.Event:
+        return self.manager.gate
 
     def saver(self, on_failure: str = "stop", keep: int = 3) -> Saver:
         settings = self.config.checkpoint.model_copy(update={"on_failure": on_failure, "keep": keep})
-        return Saver(self.learner, self.publish, settings, 0)
+        return Saver(self.services, settings, 0)
 
     async def step(self, version: int) -> None:
         """Make the version after this one."""
@@ -74,10 +80,13 @@ async def world(tmp_path: Path) -> AsyncIterator[World]:
     )
     service = await manager_main.start(config)
     learner = await learner_main.start(config)
-    clients = LearnerClient(learner.address), CheckpointClient(service.address)
-    world = World(config, *clients, service, Expert(config).take(1000)[0], asyncio.Event())
+    clients = LearnerClient(learner.address), Gated(service.address)
+    status = await clients[0].status()
+    fleet = Fleet(config.rollout, 1e-3, lambda member: RolloutClient(member.address))
+    services = Services(fleet, *clients, status.adapter_config_json, status.base_model)
+    world = World(config, *clients, service, Expert(config).take(1000)[0], services)
     world.gate.set()
-    await world.publish(PublishKind.ADAPTER, 0)
+    await publish(services, PublishKind.ADAPTER, 0)
     async with deadline(WITHIN_S, "the test"):
         yield world
     for client in clients:

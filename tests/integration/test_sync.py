@@ -13,14 +13,15 @@ from typing import Any
 
 import pytest
 from tests.file_engine import FileEngine
+from tests.members import numbered
 
 from tandem.config import Config
 from tandem.rpc.clients import CheckpointClient, LearnerClient, RolloutClient
 from tandem.rpc.server import RunningServer, serve
 from tandem.types import AdapterRef, PublishKind
 from tandem_checkpoint_manager.main import start as start_manager
-from tandem_controller.fleet import Fleet, numbered
-from tandem_controller.loop import Services, publish, push
+from tandem_controller.fleet import Fleet
+from tandem_controller.services import Services, publish, push
 from tandem_learner.main import start as start_learner
 from tandem_rollout.base_model import read_base_model
 from tandem_rollout.main import build_replica
@@ -73,7 +74,7 @@ async def test_both_ways_give_the_same_bytes_and_one_that_is_gone_or_new_is_no_h
             for member in numbered([server.address for server in servers]):
                 await fleet.admit(member)
             given = (status.adapter_config_json, status.base_model, True)
-            return Services(fleet, client, checkpoints, manager.address, *given)
+            return Services(fleet, client, checkpoints, *given)
 
         both = await services(at_first, at_second)
         await push(both, 0)

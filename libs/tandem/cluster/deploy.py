@@ -6,13 +6,13 @@ halves; the checkpoint manager sits where the resource `head_mem` is. Replicas a
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Protocol
 
 import ray
 
@@ -23,35 +23,11 @@ from tandem.cluster.session import ray_session
 from tandem.cluster.slots import Slots
 from tandem.config import Config
 from tandem.obs import get_logger
-from tandem.rpc.keyring import Keyring, open_keyring
+from tandem.rpc.keyring import open_keyring
 from tandem.types import Death, Identity, Member, Role, UserError
 
 log = get_logger(__name__)
 AT_ONCE = 16  # starts side by side
-
-
-class Members(Protocol):
-    """Where the services of a run listen."""
-
-    @property
-    def rollouts(self) -> tuple[Member, ...]:
-        """The replicas, by index."""
-        ...
-
-    @property
-    def learner(self) -> Member:
-        """Rank 0."""
-        ...
-
-    @property
-    def checkpoint(self) -> Member:
-        """The checkpoint manager."""
-        ...
-
-    @property
-    def keyring(self) -> Keyring:
-        """Of the run: makes the doors of who talks to them."""
-        ...
 
 
 class Deployment:
@@ -63,6 +39,7 @@ class Deployment:
     def __init__(self, config: Config, run: str, host: str, logs: str) -> None:
         """`host`: what services bind to; empty: each to its own node's address. `logs`: the folder for their logs."""
         self._config, self._run = config, run
+        self.host = host or ray.util.get_node_ip_address()  # what a process on this node binds to
         self.keyring = open_keyring(config.security, loopback=bool(host))
         self._nodes = Nodes()
         self._slots = Slots(config.cluster, self._nodes)
@@ -210,10 +187,16 @@ def deployed(
     with ray_session(config.cluster, slots) as host:
         _check_room(config, slots)
         take_over(run)
-        deployment = Deployment(config, run, host, str(_logs(config, run, training)))
+        logs = _logs(config, run, training)
+        deployment, started = Deployment(config, run, host, str(logs)), False
         try:
             deployment.start(replicas, ranks, rewind_to)
+            started = True
             yield deployment
+        except UserError:
+            if not started:
+                _discard(logs)
+            raise
         finally:
             deployment.close()
 
@@ -225,6 +208,14 @@ def _check_room(config: Config, slots: int) -> None:
             f"{slots} replicas or ranks of cluster.cpus_per_worker {cpus:g} do not fit: "
             f"the Ray cluster has {have:g} CPUs"
         )
+
+
+def _discard(logs: Path) -> None:
+    """Of a run that was refused nothing is left: its logs go, and the folders around them where nothing else is in."""
+    shutil.rmtree(logs, ignore_errors=True)
+    for folder in (logs.parent, logs.parent.parent):
+        with suppress(OSError):
+            folder.rmdir()
 
 
 def _logs(config: Config, run: str, training: bool) -> Path:

@@ -6,12 +6,17 @@ from typing import Annotated
 
 from pydantic import Field
 
-from tandem.config.section import Section
+from tandem.config.section import NonNegative, Section
 
 
 class FaultsConfig(Section):
     """How long to wait, and how often to try."""
 
+    restarts: NonNegative = Field(
+        default=3,
+        description="Times that a service is started anew at one policy version before the run ends, or goes on "
+        "without that replica; 0: a service that dies ends the run.",
+    )
     stall_s: Annotated[float, Field(gt=0, le=1e6)] = Field(
         default=120,
         description="Seconds without any progress after which the log says who waits for whom; later again and again.",

@@ -17,6 +17,9 @@ Recipe = Annotated[Path, typer.Argument(help="YAML recipe, such as deploy/recipe
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value, over the recipe.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run from its last saved state.")]
 Force = Annotated[bool, typer.Option("--force", help="With --resume: also where the recipe makes it another run.")]
+Restarts = Annotated[
+    int, typer.Option(min=0, help="Where the controller dies, go on, so many times in a row without a step.")
+]
 PrintConfig = Annotated[bool, typer.Option("--print-config", help="Print the resolved config and end.")]
 
 
@@ -25,10 +28,13 @@ def train(
     overrides: Overrides = None,
     resume: Resume = False,
     force: Force = False,
+    restarts: Restarts = 0,
     print_config: PrintConfig = False,
 ) -> None:
     """Train: start the services, evaluate, run GRPO, evaluate again, report."""
     config = _config(recipe, overrides or [], print_config)
+    if restarts:
+        raise typer.Exit(_restarting("train", recipe, overrides, config, restarts))
     from tandem_controller.main import run_training  # noqa: PLC0415 - see above
 
     console = Console()
@@ -92,6 +98,13 @@ def _config(recipe: Path, overrides: list[str], print_only: bool) -> Config:
         raise typer.Exit
     setup_logging(config.obs, "controller")
     return config
+
+
+def _restarting(verb: str, recipe: Path, overrides: list[str] | None, config: Config, restarts: int) -> int:
+    from tandem_controller.restarting import run_restarting  # noqa: PLC0415 - see above
+
+    run_dir = Path(config.run.dir) / config.run.name
+    return run_restarting(verb, [str(recipe), *(overrides or [])], run_dir, restarts, Console())
 
 
 def _print_next(console: Console, recipe: Path, overrides: list[str] | None) -> None:

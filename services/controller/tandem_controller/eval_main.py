@@ -13,14 +13,15 @@ from rich.console import Console
 
 from tandem.cluster import Deployment, deployed
 from tandem.config import Config
-from tandem.rpc.clients import RolloutClient
 from tandem.storage import VersionStore, latest, read_manifest
 from tandem.storage.episodes import EPISODES, write_groups
 from tandem.types import AdapterRef, Identity, NotFound, PublishKind, Role, UserError
 from tandem_controller import preflight
 from tandem_controller.evaluate import Save, evaluate
-from tandem_controller.fleet import Fleet
+from tandem_controller.hosts import Hosts
 from tandem_controller.outcomes import Evaluation, as_json, paired_rows
+from tandem_controller.recoveries import Recoveries
+from tandem_controller.replicas import Replicas
 from tandem_controller.run_dir import absolute, known_run, resolved, write_json
 from tandem_controller.suites import Suite, default_names, plan, with_samples
 from tandem_controller.tables import print_evaluation, print_paired
@@ -94,23 +95,18 @@ async def _play(
     suites: Sequence[Suite],
     saves: Sequence[Save],
 ) -> list[Evaluation]:
-    door = deployment.keyring.door(Identity(Role.CONTROLLER, 0, 1))
-    fleet = Fleet(
-        config.rollout,
-        config.model.probe_tolerance,
-        lambda member: RolloutClient(member.address, door),
-        deterministic=config.run.deterministic,
-    )
+    hosts = Hosts(deployment, config, deployment.keyring.door(Identity(Role.CONTROLLER, 0, 1)))
+    replicas = Replicas(hosts, Recoveries())
     try:
-        for member in deployment.rollouts:
-            await fleet.admit(member)
-        evaluations = list[Evaluation]()
-        for ref, save in zip(refs, saves, strict=True):
-            await fleet.load(ref)
-            evaluations.append(await evaluate(fleet, config, ref, suites, save))
-        return evaluations
+        async with hosts.deaths(replicas.died):
+            await replicas.open()
+            evaluations = list[Evaluation]()
+            for ref, save in zip(refs, saves, strict=True):
+                await replicas.fleet.load(ref)
+                evaluations.append(await evaluate(replicas.fleet, config, ref, suites, save))
+            return evaluations
     finally:
-        await fleet.close()
+        await replicas.close()
 
 
 def temperature(request: Request) -> float:

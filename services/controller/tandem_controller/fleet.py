@@ -6,7 +6,7 @@ Replicas come (`admit`) and go (`lose`, `drain`) at any time; one that does not 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 from tandem.config import RolloutConfig
@@ -19,7 +19,6 @@ from tandem.types import (
     Identity,
     Member,
     Pushed,
-    Role,
     RolloutTask,
     StaleRequest,
     TandemError,
@@ -29,6 +28,7 @@ from tandem.types import (
 )
 from tandem_controller.agreement import agreed, proved, sift
 from tandem_controller.dispatch import Dispatch, Play, Replica
+from tandem_controller.quiet import Quiet
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -58,6 +58,7 @@ class Fleet:
         self._probe: float | None = None  # under it, of those that serve it
         self._connect, self._on_lost, self._patience_s = connect, on_lost, patience_s
         self._shares = limits.replicas if deterministic else 0  # of a task, whoever is there; 0: a group each
+        self.quiet = Quiet()
         self._changing = asyncio.Lock()  # one change of what is served, or of who sleeps, at a time
         self._manned, self._deserted = asyncio.Event(), asyncio.Event()
         self._deserted.set()
@@ -125,8 +126,11 @@ class Fleet:
         Raises:
             Unavailable: there is no replica, nor did one come in time.
         """
-        play = Play(task, on_group)
-        seeds, shares = task.seeds, self._shares
+        async with self.quiet.playing():
+            return await self._play(Play(task, on_group))
+
+    async def _play(self, play: Play) -> list[TrajectoryGroup]:
+        seeds, shares = play.task.seeds, self._shares
         self._dispatch.add(play, [seeds[i::shares] for i in range(shares)] if shares else [(seed,) for seed in seeds])
         try:
             while not play.done.done():
@@ -291,8 +295,3 @@ class Fleet:
 
     def _of_index(self, index: int) -> list[Replica]:
         return [replica for replica in self._dispatch.replicas if replica.member.identity.index == index]
-
-
-def numbered(addresses: Sequence[str]) -> tuple[Member, ...]:
-    """Replicas at these addresses, each in its first life."""
-    return tuple(Member(Identity(Role.ROLLOUT, index, 1), address) for index, address in enumerate(addresses))

@@ -6,26 +6,32 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from rich.console import Console
 
-from tandem.cluster import Members, deployed
+from tandem.cluster import Deployment, deployed
 from tandem.config import Config
-from tandem.rpc.clients import CheckpointClient, LearnerClient, RolloutClient
 from tandem.runtime import until_signal
 from tandem.types import Identity, Role, UserError
 from tandem_controller import preflight, report
 from tandem_controller.evaluate import evaluate
-from tandem_controller.fleet import Fleet
-from tandem_controller.loop import Services, adapter_of, start, train
+from tandem_controller.hosts import Hosts
+from tandem_controller.loop import Stopwatch, start, train
 from tandem_controller.mirrored import mirror_caught_up
-from tandem_controller.outcomes import as_json
-from tandem_controller.past import Past, compare, read_past
+from tandem_controller.outcomes import Evaluation, as_json
+from tandem_controller.past import Past, compare, read_past, with_steps
+from tandem_controller.pipeline import learned, open_journal
 from tandem_controller.progress import Progress
-from tandem_controller.run_dir import find_run_dir, open_run_dir, resolved, unused_store, write_json
+from tandem_controller.recoveries import Recoveries
+from tandem_controller.replicas import Replicas
+from tandem_controller.run_controls import controlled
+from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, resolved, unused_store, write_json
+from tandem_controller.services import History, Services, adapter_of
 from tandem_controller.suites import DEFAULT, Suite, training_plan
+from tandem_controller.supervisor import Supervisor
 from tandem_controller.tables import print_evaluation
 
 T = TypeVar("T")
@@ -46,7 +52,8 @@ def run_training(config: Config, resume: bool, force: bool, console: Console) ->
     for line in wanted.remarks:
         console.print(f"evaluation: {line}", highlight=False, soft_wrap=True)
     path, past = found(config, resume, force, console)
-    with deployed(config, config.run.name, rewind_to=past.version if resume else None) as deployment:
+    past = with_steps(past, config, open_journal(config, path), RunDir(path).rows())
+    with deployed(config, config.run.name, rewind_to=past.reached if resume else None) as deployment:
         console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {path}", highlight=False)
         return asyncio.run(_session(config, past, wanted.suites, console, path, deployment, began))
 
@@ -75,31 +82,31 @@ async def _session(
     suites: Sequence[Suite],
     console: Console,
     path: Path,
-    deployment: Members,
+    deployment: Deployment,
     began: float,
 ) -> bool:
-    async with stop_on_signal(console) as stop, connected(deployment, config, console, stop) as services:
+    history = partial(learned, open_journal(config, path))
+    async with stop_on_signal(console) as stop, connected(deployment, config, history, console, stop) as supervisor:
+        services = supervisor.services
         await services.fleet.check(services.base_model)
-        version = past.version
-        position = await start(services, config, version)
+        position = await start(services, config, past, history)
         run = open_run_dir(path, config, past)
-        seconds = {"start": time.monotonic() - began}
-        before = report.read_before(run, console) if version else None
-        with timed(seconds, "evaluation before"):
-            if not version and suites:
-                base = await adapter_of(services, 0)
-                before = await unless(
-                    stop, evaluate(services.fleet, config, base, suites, report.recorder(run, "before"))
-                )
-        if before and not version:
-            write_json(run.path / report.BEFORE, as_json(before))
-            print_evaluation(console, "before training", before)
-        progress = Progress(console, config.run.steps, position.version, config.rollout.groups_per_step)
-        with timed(seconds, "training"), progress:
-            position = await train(services, config, run, position, progress, stop)
-        with timed(seconds, "evaluation after"):
-            trained = await adapter_of(services, position.version)
-            after = await unless(stop, evaluate(services.fleet, config, trained, suites, report.recorder(run, "after")))
+        seconds, watch = {"start": time.monotonic() - began}, Stopwatch()
+
+        async def evaluated(when: str, version: int) -> Evaluation | None:
+            with timed(seconds, f"evaluation {when}"), watch.phase(f"evaluation {when}"):
+                adapter = await services.keeper.keep(partial(adapter_of, services, version))
+                return await unless(stop, evaluate(services.fleet, config, adapter, suites, report.recorder(run, when)))
+
+        async with controlled(supervisor, run, watch):
+            before = report.read_before(run, console) if position.version else None
+            if suites and not position.version and (before := await evaluated("before", 0)):
+                write_json(run.path / report.BEFORE, as_json(before))
+                print_evaluation(console, "before training", before)
+            progress = Progress(console, config.run.steps, position.version, config.rollout.groups_per_step)
+            with timed(seconds, "training"), progress:
+                position = await train(services, config, run, past, position, progress, watch, stop)
+            after = await evaluated("after", position.version)
         if after is None:
             console.print(f"stopped and saved at version {position.version}; continue with --resume", highlight=False)
             return False
@@ -151,33 +158,32 @@ async def unless(stop: asyncio.Event, work: Coroutine[Any, Any, T]) -> T | None:
 
 @asynccontextmanager
 async def connected(
-    deployment: Members, config: Config, console: Console, stop: asyncio.Event
-) -> AsyncIterator[Services]:
-    """Clients of a training deployment; at the end the mirror is waited for, unless `stop` is set."""
-    door = deployment.keyring.door(Identity(Role.CONTROLLER, 0, 1))
-    fleet = Fleet(
-        config.rollout,
-        config.model.probe_tolerance,
-        lambda member: RolloutClient(member.address, door),
-        deterministic=config.run.deterministic,
+    deployment: Deployment, config: Config, history: History, console: Console, stop: asyncio.Event
+) -> AsyncIterator[Supervisor]:
+    """The services of a training deployment, kept alive; at the end the mirror is waited for, unless `stop` is set."""
+    hosts, recoveries = (
+        Hosts(deployment, config, deployment.keyring.door(Identity(Role.CONTROLLER, 0, 1))),
+        Recoveries(),
     )
-    learner = LearnerClient(deployment.learner.address, door)
-    checkpoints = CheckpointClient(deployment.checkpoint.address, door)
+    replicas = Replicas(hosts, recoveries)
+    learner, checkpoints = hosts.learner(deployment.learner), hosts.checkpoints(deployment.checkpoint)
+    status = await learner.status()
+    services = Services(
+        replicas.fleet,
+        learner,
+        checkpoints,
+        status.adapter_config_json,
+        status.base_model,
+        direct=config.sync.transport == "grpc",
+    )
+    supervisor = services.keeper = Supervisor(hosts, services, replicas, recoveries, history)
     try:
-        for member in deployment.rollouts:
-            await fleet.admit(member)
-        status = await learner.status()
-        yield Services(
-            fleet,
-            learner,
-            checkpoints,
-            deployment.checkpoint.address,
-            status.adapter_config_json,
-            status.base_model,
-            direct=config.sync.transport == "grpc",
-        )
-        await mirror_caught_up(checkpoints, console, stop)
+        async with hosts.deaths(supervisor.died):
+            await replicas.open()
+            yield supervisor
+            await mirror_caught_up(services.checkpoints, console, stop)
     finally:
-        await fleet.close()
-        await learner.close()
-        await checkpoints.close()
+        await supervisor.close()
+        await replicas.close()
+        await services.learner.close()
+        await services.checkpoints.close()

@@ -11,8 +11,9 @@ import json
 import subprocess
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,6 +25,7 @@ from tandem.config.changes import Change, Effect, changes
 from tandem.model.folder import fingerprint
 from tandem.storage import Published, VersionStore
 from tandem.types import DataCorrupt, PublishKind, UserError
+from tandem_controller.journal import Journal, Position, Step
 
 CONFIG_FILE = "config.yaml"
 FACTS_FILE = "run.json"
@@ -40,6 +42,17 @@ class Past:
     code: str = ""
     base_model: str = ""
     rows: tuple[dict[str, Any], ...] | None = None
+    steps: tuple[Step, ...] = ()  # made since `version`, and known well enough to be learned again without being played
+
+    @property
+    def reached(self) -> int:
+        """The version that the run goes on from."""
+        return self.version + len(self.steps)
+
+    @property
+    def position(self) -> Position | None:
+        """Where it was at `reached`; None where that is what is saved."""
+        return self.steps[-1].after if self.steps else None
 
 
 def facts(config: Config, past: Past) -> dict[str, Any]:
@@ -92,6 +105,21 @@ def compare(past: Past, config: Config, force: bool) -> tuple[str, ...]:
     code = code_version()
     newer = (f"code: {past.code} -> {code}",) if past.code not in ("", code) else ()
     return (*map(str, found), *newer)
+
+
+def with_steps(past: Past, config: Config, journal: Journal, rows: Iterable[Mapping[str, Any]]) -> Past:
+    """The past with the steps made since its state was saved: as far as they are in the journal and in the lines of
+    metrics.jsonl, and came to an adapter that is there. None of them where something says how to play or learn has
+    changed since."""
+    found = changes(past.config, config) if past.config is not None else ()
+    if any(change.effect is not Effect.HARMLESS for change in found if not _same_model(change, past)):
+        return past
+    logged = {row["version"] for row in rows}
+    published = set(VersionStore(config.checkpoint.url).versions(PublishKind.ADAPTER))
+    steps = tuple(takewhile(lambda step: step.after.version in logged, journal.steps(past.version)))
+    while steps and steps[-1].after.version not in published:
+        steps = steps[:-1]
+    return replace(past, steps=steps)
 
 
 def _same_model(change: Change, past: Past) -> bool:

@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from json import dumps
+from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
@@ -29,21 +30,11 @@ from tandem.envs import tasks
 from tandem.obs import get_logger
 from tandem.types import ContextPolicy, RolloutTask, Sampling, TrajectoryGroup
 from tandem_controller.fleet import Fleet
-from tandem_controller.journal import Journal
+from tandem_controller.journal import Journal, Position, Step
 from tandem_controller.run_dir import RunDir
 
 log = get_logger(__name__)
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Position:
-    """What a resume needs beside weights and training state: seeds of the batches drawn from `version` on, and the
-    first seed not drawn yet."""
-
-    version: int
-    next_seed: int
-    ahead: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(slots=True)
@@ -62,11 +53,14 @@ class Pipeline:
         run: RunDir,
         start: Position,
         on_group: Callable[[TrajectoryGroup], None] = lambda group: None,
+        saved: int | None = None,
     ) -> None:
+        """`start` is where the run goes on; `saved` the version of the latest training state, the same if None."""
         self.fleet, self.config = fleet, config
         self._ahead = deque(_Batch(seeds) for seeds in start.ahead)
         self._next_seed = start.next_seed
-        self._journal = Journal(run.path / "journal", _digest(config))
+        self._journal = open_journal(config, run.path)
+        self._saved = start.version if saved is None else saved
         self._on_group = on_group
         self._start = start
         self._kept: dict[int, TrajectoryGroup] = {}  # played before the start, by seed
@@ -120,6 +114,11 @@ class Pipeline:
         """Where a resume at `version` goes on, if all before it is learned."""
         return Position(version, self._next_seed, tuple(batch.seeds for batch in self._ahead))
 
+    async def learning(self, version: int, groups: Sequence[TrajectoryGroup]) -> None:
+        """The learner is about to be given these groups. Once this is done it is known for good."""
+        step = Step(tuple(group.seed for group in groups), self.position(version + 1))
+        await self._in_thread(self._journal.add_step, step)
+
     async def begin_save(self, version: int) -> None:
         """The state of `version` is being saved: from here on the journal holds what that one has not learned from."""
         unlearned = [*self._kept.values(), *self._waiting.values()]
@@ -162,15 +161,12 @@ class Pipeline:
     def _recover(self) -> dict[int, TrajectoryGroup]:
         """What the journal holds and nothing was learned from, but for what later versions played: those are to be made
         anew."""
-        version = self._start.version
-        due = {seed for seeds in self._start.ahead for seed in seeds}
-        found = {
-            seed: group
-            for seed, group in self._journal.read().items()
-            if (seed in due or seed >= self._start.next_seed) and _newest_version(group) <= version
-        }
-        self._journal.begin(version, found.values())
-        self._journal.settle()
+        start, journal = self._start, self._journal
+        due = {seed for seeds in start.ahead for seed in seeds}
+        drawn = journal.groups(lambda seed: seed in due or seed >= start.next_seed)
+        found = {group.seed: group for group in drawn if _newest_version(group) <= start.version}
+        journal.begin(self._saved, found.values(), journal.learned(self._saved, start.version))
+        journal.settle()
         if found:
             log.info("%d groups were played already when the run ended: they are not played again", len(found))
         return found
@@ -190,6 +186,19 @@ def training_task(config: Config, version: int, seeds: Sequence[int]) -> Rollout
         sampling_seed=config.run.seed,
         may_advance=rollout.max_staleness > 0,
     )
+
+
+def open_journal(config: Config, run: Path) -> Journal:
+    """Of the run in a folder."""
+    return Journal(run / "journal", _digest(config))
+
+
+async def learned(journal: Journal, since: Position, until: int) -> AsyncIterator[tuple[int, list[TrajectoryGroup]]]:
+    """What versions `since` .. `until` - 1 learned from. Raises as `Journal.learned`."""
+    steps = journal.learned(since.version, until)
+    while (found := await asyncio.to_thread(next, steps, None)) is not None:
+        step, groups = found
+        yield step.version, groups
 
 
 def _digest(config: Config) -> str:

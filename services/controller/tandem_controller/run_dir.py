@@ -113,13 +113,15 @@ def find_run_dir(config: Config, resume: bool) -> Path:
 
 
 def open_run_dir(path: Path, config: Config, past: Past) -> RunDir:
-    """Make the folder and write what the run is. Metrics of steps after the saved one go: these will be made again.
+    """Make the folder and write what the run is. Metrics of steps after those it goes on from go: they are made again.
 
     Raises:
         UserError: the folder cannot be written.
     """
     run = RunDir(path, facts(config, past))
-    rows = [row for row in run.rows() if row["version"] <= past.version] if past.rows is None else past.rows
+    rows = past.rows
+    if rows is None or past.steps:
+        rows = [row for row in run.rows() if row["version"] <= past.reached]
     try:
         path.mkdir(parents=True, exist_ok=True)
         write_json(path / FACTS_FILE, {name: run.facts[name] for name in ("run_id", "code")})

@@ -10,18 +10,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from tandem.config import CheckpointConfig
 from tandem.obs import get_logger
-from tandem.rpc.clients import LearnerClient
 from tandem.runtime import reach
 from tandem.storage.retention import LEAST
-from tandem.types import AdapterRef, PublishKind, TandemError
+from tandem.types import PublishKind, StaleRequest, TandemError
+from tandem_controller.services import Services, publish
 
 log = get_logger(__name__)
-Publish = Callable[[PublishKind, int, str], Awaitable[AdapterRef]]
 
 
 async def _nothing() -> None:
@@ -29,11 +29,12 @@ async def _nothing() -> None:
 
 
 class Saver:
-    """`saved` is the newest version known to be saved. `publish` exports a kind at a version, with metadata as JSON."""
+    """`saved` is the newest version known to be saved; `lost` is true once a save ended with the learner that held its
+    copy: the next version is saved instead."""
 
-    def __init__(self, learner: LearnerClient, publish: Publish, config: CheckpointConfig, saved: int) -> None:
-        self.saved = saved
-        self._learner, self._publish, self._config = learner, publish, config
+    def __init__(self, services: Services, config: CheckpointConfig, saved: int) -> None:
+        self.saved, self.lost = saved, False
+        self._services, self._config = services, config
         self._version = saved  # the newest that is saved, or being saved
         self._task: asyncio.Task[None] | None = None
         self._problem: TandemError | None = None
@@ -55,10 +56,11 @@ class Saver:
             TandemError: as `check`, of the save before or of this one's snapshot.
         """
         await self.settle()
+        self.lost = False
         wanted = (*kinds, PublishKind.STATE)
         try:
             with self._noted("seconds/snapshot"):
-                size = sum([(await self._learner.snapshot(version, kind)).size for kind in wanted])
+                size = await self._services.keeper.keep(partial(self._snapshot, version, wanted))
         except TandemError as problem:
             self._tell(version, problem)
             self.check()
@@ -90,6 +92,9 @@ class Saver:
         figures, self._figures = self._figures, {}
         return figures
 
+    async def _snapshot(self, version: int, kinds: Sequence[PublishKind]) -> int:
+        return sum([(await self._services.learner.snapshot(version, kind)).size for kind in kinds])
+
     async def _over(self) -> None:
         task, self._task = self._task, None
         if task:
@@ -108,9 +113,13 @@ class Saver:
         try:
             described = await asyncio.to_thread(metadata)
             for kind in kinds:
-                await self._publish(kind, version, described if kind is PublishKind.STATE else "{}")
+                await publish(self._services, kind, version, described if kind is PublishKind.STATE else "{}")
             self.saved = version
             await then()
+        except StaleRequest as problem:
+            self._version, self.lost = self.saved, True
+            log.warning("version %d is not saved, a later one will be: %s", version, problem)
+            return
         except TandemError as problem:
             self._tell(version, problem)
             return

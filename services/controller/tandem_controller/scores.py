@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from tandem.obs import get_logger
-from tandem.rpc.clients import CheckpointClient
 from tandem.types import NotFound, PublishKind, TandemError
 
 log = get_logger(__name__)
+Score = Callable[[PublishKind, int, Mapping[str, float]], Awaitable[None]]
 PLAYED = ("rollout/solve_rate", "rollout/return_mean")  # of the version before, which the step has learned from
 EVALUATED = ("eval_solve_rate",)  # of the version that the step has made
 
 
-async def tell_scores(checkpoints: CheckpointClient, row: Mapping[str, Any]) -> None:
+async def tell_scores(score: Score, row: Mapping[str, Any]) -> None:
     """Score the adapters that a row of metrics speaks of. Rollouts of several versions speak of none.
 
     No training ends for want of a score: what keeps it from the store is logged.
@@ -28,7 +28,7 @@ async def tell_scores(checkpoints: CheckpointClient, row: Mapping[str, Any]) -> 
         if not scores:
             continue
         try:
-            await checkpoints.score(PublishKind.ADAPTER, version, scores)
+            await score(PublishKind.ADAPTER, version, scores)
         except NotFound:
             continue  # version 0 may be the bare base model, and retention may have removed another
         except TandemError as problem:

@@ -10,23 +10,26 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncIterator
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
-from tandem.cluster import Members, deployed
+from tandem.cluster import Deployment, deployed
 from tandem.config import Config
 from tandem.types import AdapterRef, PublishKind, TandemError, TrajectoryGroup
 from tandem_controller import preflight
 from tandem_controller.demonstrations import Demonstrations, open_demonstrations
-from tandem_controller.loop import Services, Stopwatch, described, publish, restore, save, save_what_can_be
+from tandem_controller.journal import Position
+from tandem_controller.loop import Stopwatch, described, go_on, learn, save, save_what_can_be
 from tandem_controller.main import connected, found, stop_on_signal, timed
 from tandem_controller.past import Past
-from tandem_controller.pipeline import Position
 from tandem_controller.progress import Progress
+from tandem_controller.run_controls import controlled
 from tandem_controller.run_dir import RunDir, open_run_dir, resolved, write_json
 from tandem_controller.saver import Saver
+from tandem_controller.services import Services, publish
 from tandem_controller.suites import default_names
 
 
@@ -52,18 +55,19 @@ async def _session(
     past: Past,
     console: Console,
     path: Path,
-    deployment: Members,
+    deployment: Deployment,
     demonstrations: Demonstrations,
 ) -> bool:
     seconds: dict[str, float] = {}
-    async with stop_on_signal(console) as stop, connected(deployment, config, console, stop) as services:
-        version = past.version
-        position = await restore(services, config, version)
+    history = partial(imitated, demonstrations)
+    async with stop_on_signal(console) as stop, connected(deployment, config, history, console, stop) as supervisor:
+        services = supervisor.services
+        position = await go_on(services, config, past, history)
         run = open_run_dir(path, config, past)
-        if version == 0 and config.sft.episodes:
-            position = Position(0, 0)  # recorded episodes are counted from the first
-        with timed(seconds, "training"), Progress(console, config.run.steps, version, config.sft.batch) as progress:
-            position = await tune(services, config, run, position, demonstrations, progress, stop)
+        progress, watch = Progress(console, config.run.steps, position.version, config.sft.batch), Stopwatch()
+        async with controlled(supervisor, run, watch):
+            with timed(seconds, "training"), progress:
+                position = await tune(services, config, run, position, demonstrations, progress, watch, stop)
         if position.version < config.run.steps:
             console.print(f"stopped and saved at version {position.version}; continue with --resume", highlight=False)
             return False
@@ -79,25 +83,24 @@ async def tune(
     position: Position,
     demonstrations: Demonstrations,
     progress: Progress,
+    watch: Stopwatch,
     stop: asyncio.Event,
 ) -> Position:
     """Make policy versions until `run.steps` or `stop`; what the last one needs is saved in any case."""
-    saver = Saver(services.learner, partial(publish, services), config.checkpoint, position.version)
-    watch = Stopwatch()
+    saver = Saver(services, config.checkpoint, position.version)
     try:
         while position.version < config.run.steps and not stop.is_set():
             with watch.phase("data"):
                 groups, cursor = await taken(demonstrations, position.next_seed)
             with watch.phase("train"):
-                result = await services.learner.train_step(position.version, groups)
+                result = await learn(services, position.version, groups)
             position = Position(result.policy_version, cursor)
             row = {"version": position.version, "time": time.time(), **result.metrics, **figures(groups)}
-            row |= {f"seconds/{name}": value for name, value in watch.seconds.items()}
+            row |= watch.lap()
             run.log(row | saver.figures())  # first: its state goes with it
             progress.step(row)
-            watch = Stopwatch()
             saver.check()
-            if position.version % config.checkpoint.state_every == 0:
+            if position.version % config.checkpoint.state_every == 0 or saver.lost:
                 await saver.begin(position.version, partial(described, run, position), services.weights)
         await saver.settle()
     except TandemError:
@@ -107,6 +110,16 @@ async def tune(
         await publish(services, services.weights, position.version)
         await save(services, run, position)
     return position
+
+
+async def imitated(
+    demonstrations: Demonstrations, since: Position, until: int
+) -> AsyncIterator[tuple[int, list[TrajectoryGroup]]]:
+    """What versions `since` .. `until` - 1 learned from."""
+    cursor = since.next_seed
+    for version in range(since.version, until):
+        groups, cursor = await taken(demonstrations, cursor)
+        yield version, groups
 
 
 async def taken(demonstrations: Demonstrations, cursor: int) -> tuple[list[TrajectoryGroup], int]:

@@ -6,13 +6,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from tests.members import numbered
+
 from tandem.config import RolloutConfig
 from tandem.rpc import codec
 from tandem.rpc.clients import RolloutClient
 from tandem.rpc.gen.rollout.v1 import rollout_pb2, rollout_pb2_grpc
 from tandem.rpc.server import serve
 from tandem.types import FinishReason, Member, StopReason, TandemError, Trajectory, TrajectoryGroup, Turn
-from tandem_controller.fleet import Fleet, numbered
+from tandem_controller.fleet import Fleet
 
 LIMITS = RolloutConfig(max_concurrent_episodes=8, episode_timeout_s=10)
 

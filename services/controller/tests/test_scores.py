@@ -40,7 +40,7 @@ class Store:
 )
 async def test_figures_go_to_the_version_they_were_measured_on(tmp_path, row, told) -> None:
     store = Store(tmp_path)
-    await tell_scores(store, {"version": 4, **row})  # type: ignore[arg-type]
+    await tell_scores(store.score, {"version": 4, **row})
     found = store.told()
     assert {version: len(scores) for version, scores in found.items()} == told
     assert all(scores[name] == row[name] for scores in found.values() for name in scores)
@@ -50,7 +50,7 @@ async def test_a_version_that_is_not_there_is_no_failure(tmp_path) -> None:
     store = Store(tmp_path)
     with pytest.raises(NotFound):
         await store.score(ADAPTER, 0, {"x": 1.0})
-    await tell_scores(store, {"version": 1, "rollout/solve_rate": 0.5, "rollout/staleness_max": 0})  # type: ignore[arg-type]
+    await tell_scores(store.score, {"version": 1, "rollout/solve_rate": 0.5, "rollout/staleness_max": 0})
 
 
 async def test_no_run_ends_for_want_of_a_score(tmp_path, caplog) -> None:
@@ -62,6 +62,6 @@ async def test_no_run_ends_for_want_of_a_score(tmp_path, caplog) -> None:
 
     store = Busy(tmp_path)
     row = {"version": 4, "eval_solve_rate": 1.0, "rollout/solve_rate": 0.5, "rollout/staleness_max": 0}
-    await tell_scores(store, row)  # type: ignore[arg-type]
+    await tell_scores(store.score, row)
     assert store.told() == {3: {"rollout/solve_rate": 0.5}, 4: {}}
     assert "adapter v4 goes without its scores: checkpoint manager: no answer within 30 s" in caplog.text

@@ -1,0 +1,67 @@
+"""A deployment for the event loop: its calls wait in threads of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from typing import ParamSpec, TypeVar
+
+from tandem.cluster import Deployment
+from tandem.config import Config
+from tandem.rpc.clients import CheckpointClient, LearnerClient, RolloutClient
+from tandem.rpc.door import Door
+from tandem.types import Death, Identity, Member
+
+P = ParamSpec("P")
+T = TypeVar("T")
+WATCH_S = 0.5  # how long a look for deaths takes at most
+STARTS_AT_ONCE = 64
+
+
+class Hosts:
+    """Who runs where, and how to reach them."""
+
+    def __init__(self, deployment: Deployment, config: Config, door: Door) -> None:
+        self.deployment, self.config, self.door = deployment, config, door
+        self.since: dict[Identity, float] = {}  # when each was first reached, Unix seconds
+        self._threads = ThreadPoolExecutor(STARTS_AT_ONCE, "hosts")
+
+    @asynccontextmanager
+    async def deaths(self, heard: Callable[[Death], None]) -> AsyncIterator[None]:
+        """Tell of every death for as long as the body runs."""
+
+        async def listen() -> None:
+            while True:
+                if death := await self.call(self.deployment.wait_death, WATCH_S):
+                    heard(death)
+
+        listening = asyncio.create_task(listen(), name="deaths")
+        try:
+            yield
+        finally:
+            listening.cancel()
+            await asyncio.gather(listening, return_exceptions=True)
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    async def call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """One of the deployment's methods, which block."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: method(*args, **kwargs))
+
+    def rollout(self, member: Member) -> RolloutClient:
+        """A client of a replica."""
+        return self._client(RolloutClient, member)
+
+    def learner(self, member: Member) -> LearnerClient:
+        """A client of rank 0."""
+        return self._client(LearnerClient, member)
+
+    def checkpoints(self, member: Member) -> CheckpointClient:
+        """A client of the checkpoint manager."""
+        return self._client(CheckpointClient, member)
+
+    def _client(self, kind: Callable[[str, Door, Identity], T], member: Member) -> T:
+        self.since[member.identity] = time.time()
+        return kind(member.address, self.door, member.identity)

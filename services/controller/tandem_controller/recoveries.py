@@ -1,0 +1,55 @@
+"""What has died in a run and what came of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tandem.obs import get_logger
+from tandem.types import Death, Recovery
+from tandem_controller.telling import recovered, told
+
+log = get_logger(__name__)
+REMEMBERED = 100
+
+
+class Open:
+    """A recovery under way."""
+
+    action = ""
+
+    def done(self, action: str) -> None:
+        """It is over; what was done, as people read it."""
+        self.action = action
+
+
+class Recoveries:
+    """The last ones, oldest first."""
+
+    def __init__(self) -> None:
+        self._all: dict[int, Recovery] = {}
+        self._count = 0
+
+    @property
+    def all(self) -> tuple[Recovery, ...]:
+        """Those that are still under way too."""
+        return tuple(self._all.values())
+
+    @contextmanager
+    def of(self, death: Death) -> Iterator[Open]:
+        """A recovery for as long as the body runs; it has failed where the body does not say `done`."""
+        at, began, number = time.time(), time.monotonic(), self._count
+        self._count += 1
+        self._all.pop(number - REMEMBERED, None)
+        self._all[number] = Recovery(death, at, "", None)
+        log.warning("%s", "\n".join(told(death, "another takes its place")))
+        opened = Open()
+        try:
+            yield opened
+        finally:
+            if opened.action:
+                recovery = self._all[number] = Recovery(death, at, opened.action, time.monotonic() - began)
+                log.warning("%s: %s", recovered(recovery), opened.action)
+            else:
+                log.error("%s", "\n".join(told(death)))
