@@ -50,6 +50,6 @@ def test_a_killed_run_learns_from_every_group_once(tmp_path: Path) -> None:
     assert [row["version"] for row in made] == list(range(1, STEPS + 1)) and before < STEPS
     assert {row["rollout/groups_learned"] for row in made} == {GROUPS}
     assert max(row["rollout/staleness_max"] for row in made) == 1
-    manifest = json.loads((tmp_path / f"e2e/checkpoints/states/v{STEPS:08d}/manifest.json").read_text())
+    saved = json.loads((tmp_path / f"e2e/checkpoints/states/v{STEPS:08d}/metadata.json").read_text())
     drawn = tasks.seeds("maze2d:tiny", "train", STEPS * GROUPS)
-    assert (manifest["metadata"]["next_seed"], manifest["metadata"]["ahead"]) == (drawn[-1] + 1, [])
+    assert (saved["next_seed"], saved["ahead"]) == (drawn[-1] + 1, [])

@@ -49,5 +49,5 @@ def test_two_runs_end_in_the_same_bytes(tmp_path: Path) -> None:
 
 
 def run_id(folder: Path) -> str:
-    manifest = json.loads((folder / "e2e/checkpoints/states/v00000004/manifest.json").read_text())
-    return manifest["metadata"]["run_id"]
+    saved = json.loads((folder / "e2e/checkpoints/states/v00000004/metadata.json").read_text())
+    return saved["run_id"]

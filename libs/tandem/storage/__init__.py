@@ -8,11 +8,11 @@ from tandem.storage.incoming import Receiver, Staging, check_complete
 from tandem.storage.join import WINDOW_BYTES, joined_pieces, plan_join
 from tandem.storage.lease import Lease, acquire
 from tandem.storage.local import sync_folder
-from tandem.storage.manifest import CONFIG_FILE, MANIFEST, TENSOR_FILE, FileEntry, Manifest, version_path
+from tandem.storage.manifest import CONFIG_FILE, MANIFEST, METADATA_FILE, TENSOR_FILE, FileEntry, Manifest, version_path
 from tandem.storage.marks import add_scores, pin, read_scores, survey
 from tandem.storage.places import check_place
 from tandem.storage.problems import explained
-from tandem.storage.readers import latest, open_tensors, read_adapter, read_manifest
+from tandem.storage.readers import latest, open_tensors, read_adapter, read_manifest, read_metadata
 from tandem.storage.retention import Key, Retention, Stored, best_unknown, to_remove
 from tandem.storage.shards import CHUNK_BYTES, OpenShard, Placement, Shard, ShardMeta, read_shard
 from tandem.storage.spool import shard_name, spool_folder, write_shard
@@ -22,6 +22,7 @@ __all__ = [
     "CHUNK_BYTES",
     "CONFIG_FILE",
     "MANIFEST",
+    "METADATA_FILE",
     "TENSOR_FILE",
     "WINDOW_BYTES",
     "BlobStore",
@@ -60,6 +61,7 @@ __all__ = [
     "plan_join",
     "read_adapter",
     "read_manifest",
+    "read_metadata",
     "read_pieces",
     "read_scores",
     "read_shard",

@@ -4,7 +4,7 @@
 <url>/adapters/latest.json
 <url>/models/v00000012/{config.json, model.safetensors, tokenizer.json, ..., manifest.json}
 <url>/models/latest.json
-<url>/states/v00000012/{training_state.safetensors, manifest.json}
+<url>/states/v00000012/{training_state.safetensors, metadata.json, manifest.json}
 <url>/states/latest.json
 """
 
@@ -34,6 +34,7 @@ TENSOR_FILE = {
 }
 CONFIG_FILE = "adapter_config.json"
 MODEL_CONFIG_FILE = "config.json"
+METADATA_FILE = "metadata.json"  # of a state: what is kept of a run grows with it, and manifests are read often
 REQUIRED = {
     PublishKind.ADAPTER: (CONFIG_FILE, TENSOR_FILE[PublishKind.ADAPTER]),
     PublishKind.MODEL: (MODEL_CONFIG_FILE, TENSOR_FILE[PublishKind.MODEL]),
@@ -52,7 +53,8 @@ class FileEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """The description of a published folder, written after its files. `metadata` is the publisher's own."""
+    """The description of a published folder, written after its files. `metadata` is the publisher's own; of a state it
+    is in a file, where an earlier version of Tandem did not leave it here: see `readers.read_metadata`."""
 
     kind: PublishKind
     version: Natural

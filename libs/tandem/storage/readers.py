@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from pydantic import TypeAdapter
 from safetensors import safe_open
 
 from tandem.storage.blobs import BlobStore
 from tandem.storage.hashing import measure, read_pieces
-from tandem.storage.manifest import MANIFEST, TENSOR_FILE, Manifest, parse_manifest
+from tandem.storage.manifest import MANIFEST, METADATA_FILE, TENSOR_FILE, Manifest, parse_manifest
+from tandem.storage.parse import parse_json
 from tandem.storage.problems import explained
 from tandem.storage.versions import Published, VersionStore, check_entry
 from tandem.types import AdapterRef, DataCorrupt, NotFound, PublishKind
 
+_METADATA = TypeAdapter(dict[str, Any])
 CACHED_VERSIONS = 4  # an engine may still read the one before the last
 
 
@@ -44,6 +47,25 @@ def read_manifest(where: AdapterRef | str) -> Manifest:
         DataCorrupt: the manifest is damaged, or not the one that the reference names.
     """
     return _open(where)[1]
+
+
+def read_metadata(found: Published) -> dict[str, Any]:
+    """What a version was published with.
+
+    Raises:
+        DataCorrupt: the file that holds it is missing or differs from the manifest.
+    """
+    entry = found.manifest.files.get(METADATA_FILE)
+    if entry is None:
+        return dict(found.manifest.metadata)
+    blobs = BlobStore(found.ref.url)
+    what = blobs.url_of(METADATA_FILE)
+    try:
+        data = blobs.read(METADATA_FILE)
+    except NotFound as problem:
+        raise DataCorrupt(f"{what}: missing") from problem
+    check_entry(measure([data]), entry, what)
+    return parse_json(_METADATA, data, what)
 
 
 def read_adapter(where: AdapterRef | str, cache: Path | None = None) -> Path:

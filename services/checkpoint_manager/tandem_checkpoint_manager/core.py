@@ -9,34 +9,23 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 from tandem.obs import get_logger
 from tandem.runtime import reach
 from tandem.storage import (
-    CONFIG_FILE,
-    TENSOR_FILE,
     Manifest,
-    OpenShard,
     Published,
     Receiver,
     Retention,
     Staging,
     VersionStore,
-    adapter_files,
     add_scores,
     best_unknown,
-    check_base,
     check_complete,
     identify,
-    joined_pieces,
     measure,
-    parse_adapter_config,
-    parse_object,
-    plan_join,
     spool_folder,
     survey,
     to_remove,
@@ -50,26 +39,9 @@ from tandem.types import (
     TandemError,
     UserError,
 )
-from tandem_checkpoint_manager.model_files import base_files
+from tandem_checkpoint_manager.request import Request, checked, declared, files_of
 
 log = get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A checked request to publish."""
-
-    kind: PublishKind
-    version: int
-    world_size: int
-    base_model: str
-    config_json: str
-    metadata: dict[str, Any]
-
-    @property
-    def what(self) -> str:
-        """How errors name it."""
-        return f"{self.kind} v{self.version}"
 
 
 class CheckpointManager:
@@ -150,7 +122,7 @@ class CheckpointManager:
             StaleRequest: the version is older than the latest.
             DataCorrupt: the shards do not make one whole file.
         """
-        request = _checked(kind, version, world_size, base_model, adapter_config_json, metadata_json)
+        request = checked(kind, version, world_size, base_model, adapter_config_json, metadata_json)
         with self._one_of_a_kind[kind]:
             began = time.monotonic()
             ref = self._publish(request)
@@ -202,7 +174,7 @@ class CheckpointManager:
         staged = self.staging.of(request.kind, request.version)
         present = self.store.find(request.kind, request.version)
         if present and not staged:
-            _check_same(request, present.manifest, _declared(request, present.manifest))
+            _check_same(request, present.manifest, declared(request, present.manifest))
         elif not present and latest and request.version < latest.manifest.version:
             raise StaleRequest(
                 f"{request.what}: v{latest.manifest.version} is published already; only newer ones can follow"
@@ -210,9 +182,11 @@ class CheckpointManager:
         else:
             complete = check_complete(staged, request.world_size, request.what)
             with self.staging.opened(complete) as shards:
-                files = _files(request, shards, self.base_folder)
+                files = files_of(request, shards, self.base_folder)
                 if not present:
-                    ref = self.store.commit(request.kind, request.version, request.base_model, files, request.metadata)
+                    ref = self.store.commit(
+                        request.kind, request.version, request.base_model, files, request.in_manifest
+                    )
                     log.info(
                         "published %s: %d bytes from %d shards at %s",
                         request.what,
@@ -222,7 +196,7 @@ class CheckpointManager:
                     )
                     return ref
                 entries = {name: measure(pieces) for name, pieces in files.items()}
-            again = Manifest(request.kind, request.version, request.base_model, entries, request.metadata)
+            again = Manifest(request.kind, request.version, request.base_model, entries, request.in_manifest)
             _check_same(request, present.manifest, again)
         if latest is None or latest.manifest.version < request.version:
             self.store.point(request.kind, present.ref)  # an attempt before this one came as far as the folder
@@ -255,42 +229,6 @@ class CheckpointManager:
             self.problem = str(problem)
         else:
             self.problem = ""
-
-
-def _checked(
-    kind: PublishKind,
-    version: int,
-    world_size: int,
-    base_model: str,
-    adapter_config_json: str,
-    metadata_json: str,
-) -> Request:
-    what = f"{kind} v{version}"
-    if world_size < 1 or not base_model:
-        raise UserError(f"{what}: world_size {world_size} and base_model {base_model!r} must be given")
-    adapter = kind is PublishKind.ADAPTER
-    if adapter:
-        parse_adapter_config(adapter_config_json, what)
-    metadata = parse_object(metadata_json or "{}", f"{what}: metadata_json")
-    return Request(kind, version, world_size, base_model, adapter_config_json if adapter else "", metadata)
-
-
-def _files(request: Request, shards: list[OpenShard], base_folder: Path) -> dict[str, Iterable[bytes]]:
-    if request.kind is PublishKind.ADAPTER:
-        return adapter_files(shards, request.base_model, request.config_json, request.what)
-    check_base(shards, request.base_model)
-    files: dict[str, Iterable[bytes]] = {TENSOR_FILE[request.kind]: joined_pieces(plan_join(shards, request.what))}
-    if request.kind is PublishKind.MODEL:
-        files |= base_files(base_folder)
-    return files
-
-
-def _declared(request: Request, present: Manifest) -> Manifest:
-    """The manifest as it would be if the tensors, which are no longer staged, were those published."""
-    files = dict(present.files)
-    if request.kind is PublishKind.ADAPTER:
-        files[CONFIG_FILE] = measure([request.config_json.encode()])
-    return Manifest(request.kind, request.version, request.base_model, files, request.metadata)
 
 
 def _check_same(request: Request, present: Manifest, again: Manifest) -> None:

@@ -14,7 +14,7 @@ from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as pb
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2_grpc
 from tandem.rpc.status_codec import encode_activity
 from tandem.runtime import in_threads
-from tandem.storage import Published
+from tandem.storage import Published, read_metadata
 from tandem.types import MirrorStatus, PublishKind, ShardRef, UserError
 from tandem_checkpoint_manager.core import CheckpointManager
 from tandem_checkpoint_manager.mirror import Mirror
@@ -118,7 +118,7 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
 
 
 def _metadata(found: Published) -> str:
-    return json.dumps(found.manifest.metadata)
+    return json.dumps(read_metadata(found))
 
 
 def _mirror(status: MirrorStatus) -> pb.MirrorStatus:

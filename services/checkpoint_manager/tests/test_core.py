@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from tandem.storage import Retention, latest, open_tensors, read_adapter
+from tandem.storage import Retention, latest, open_tensors, read_adapter, read_metadata
 from tandem.types import AdapterRef, DataCorrupt, NotFound, PublishKind, StaleRequest, UserError
 from tandem_checkpoint_manager.core import CheckpointManager
 
@@ -96,7 +96,7 @@ def test_training_state_with_scalars(manager, make_shards, tmp_path) -> None:
     with open_tensors(ref, cache=tmp_path / "cache") as state:
         assert set(state.keys()) == set(whole)
         assert np.array_equal(state.get_tensor("exp_avg/w"), whole["exp_avg/w"])
-    assert manager.get(STATE).manifest.metadata == {"cursor": 40}
+    assert read_metadata(manager.get(STATE)) == {"cursor": 40}
     with pytest.raises(NotFound, match="no adapter is published"):
         manager.get(ADAPTER)
 

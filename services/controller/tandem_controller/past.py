@@ -23,7 +23,7 @@ import yaml
 from tandem.config import Config
 from tandem.config.changes import Change, Effect, changes
 from tandem.model.folder import fingerprint
-from tandem.storage import Published, VersionStore
+from tandem.storage import Published, VersionStore, read_metadata
 from tandem.types import DataCorrupt, PublishKind, UserError
 from tandem_controller.journal import Journal, Position, Step
 
@@ -70,7 +70,7 @@ def read_past(config: Config, folder: Path) -> Past:
     state = latest_state(config)
     if state is None:
         return local
-    saved = state.manifest.metadata
+    saved = read_metadata(state)
     return Past(
         version=state.manifest.version,
         run_id=saved.get("run_id", local.run_id),

@@ -21,6 +21,7 @@ from tandem.storage import (
     acquire,
     pin,
     read_adapter,
+    read_metadata,
     read_scores,
     survey,
     to_remove,
@@ -263,8 +264,7 @@ def _cells(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _plain(found: Published) -> dict[str, Any]:
-    said = asdict(found.manifest)
-    return {**said, "kind": str(found.manifest.kind)}
+    return {**asdict(found.manifest), "kind": str(found.manifest.kind), "metadata": read_metadata(found)}
 
 
 def _lines(name: str, value: Any) -> list[str]:
