@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tandem.obs import get_logger
-from tandem.runtime import deadline
+from tandem.runtime import WAITS, deadline
 from tandem.types import (
     AdapterRef,
     Exported,
@@ -171,7 +171,7 @@ class Leader:
         """Send the other ranks home and see them off: the store they wait on ends with this process."""
         if self.channels and not (self._lost and self._lost.done()):
             number, _ = await self._post(Stop())
-            waits = [self._answer(number, channel, STOP_S) for channel in self.channels]
+            waits = [self._answer(number, channel, STOP_S, "Stop") for channel in self.channels]
             await asyncio.gather(*waits, return_exceptions=True)
         await self.rank.stop_sending(*PublishKind)
         await self._requests.stop()  # its threads must end: a rank that is gone will not answer
@@ -240,9 +240,10 @@ class Leader:
         A Restore waits for all: nobody hangs in it, and where all refuse nothing has changed.
         """
         number, pieces = await self._post(order)
-        others = [self._answer(number, channel, self.timeout_s) for channel in self.channels]
+        what = type(order).__name__
+        others = [self._answer(number, channel, self.timeout_s, what) for channel in self.channels]
         try:
-            async with deadline(self.timeout_s + STOP_S, f"learner: {type(order).__name__} on all ranks"):
+            async with deadline(self.timeout_s + STOP_S, f"learner: {what} on all ranks"):
                 answers = await asyncio.gather(
                     self.rank.obey(order), *others, return_exceptions=isinstance(order, Restore)
                 )
@@ -273,9 +274,10 @@ class Leader:
             channel.go(number, pieces)
         return number, pieces
 
-    async def _answer(self, number: int, channel: Channel, timeout_s: float) -> Answer:
+    async def _answer(self, number: int, channel: Channel, timeout_s: float, what: str) -> Answer:
         wait = partial(channel.await_answer, number, timeout_s)
-        data = await asyncio.get_running_loop().run_in_executor(self._threads, wait)
+        with WAITS.on(f"learner rank {channel.rank}", what):
+            data = await asyncio.get_running_loop().run_in_executor(self._threads, wait)
         return decode_answer(data, channel.rank) if data != RELEASED else {}
 
 

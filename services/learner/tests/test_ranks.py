@@ -19,6 +19,7 @@ from safetensors.torch import load_file
 
 from tandem.algo import pack, select_groups
 from tandem.rpc.clients import CheckpointClient
+from tandem.runtime import until
 from tandem.types import AdapterRef, PublishKind, TrajectoryGroup, Unavailable
 from tandem_learner.forward import plan_rounds
 from tandem_learner.random_state import RANDOM
@@ -202,12 +203,29 @@ async def test_three_ranks_agree_with_one_on_everything_at_once(tiny_model: Path
     assert _largest_difference(*found) < 1e-5
 
 
+async def _train_past_a_slow_rank(trio: Learner, groups: list[TrajectoryGroup]) -> None:
+    """A step in which a rank stands still for a while: the learner says whom it waits for."""
+
+    async def named() -> bool | None:
+        waits = (await trio.client.status()).activity.waits
+        return True if any(wait.startswith("learner rank 1: Train, for") for wait in waits) else None
+
+    trio.ranks[1].send_signal(signal.SIGSTOP)
+    training = asyncio.create_task(trio.client.train_step(0, groups))
+    try:
+        assert await until(named, every_s=0.02, for_s=60)
+    finally:
+        trio.ranks[1].send_signal(signal.SIGCONT)
+    assert (await training).policy_version == 1
+    assert (await trio.client.status()).activity.work > 0
+
+
 async def test_a_dead_rank_is_named_and_no_rank_outlives_it(tiny_model: Path, tmp_path: Path) -> None:
     """In the middle of an export, and of a step; nothing waits for the deadline of a collective."""
     recipe = write_recipe(tmp_path, tiny_model)
     groups = play_groups(tiny_model, groups=3, group_size=4, max_turns=3)
     async with learner(recipe, 3) as trio, deaf_peer() as (deaf, called):
-        await _train(trio, groups, range(1))
+        await _train_past_a_slow_rank(trio, groups)
         sending = asyncio.create_task(trio.client.export(1, PublishKind.STATE, deaf))
         await called.wait()
         training = asyncio.create_task(trio.client.train_step(1, groups))
