@@ -11,6 +11,8 @@ from dataclasses import asdict
 from functools import partial
 from typing import TypeVar
 
+import torch
+
 from tandem.rpc.door import OPEN, Door
 from tandem.types import PublishKind, StaleRequest, Unavailable
 from tandem_learner.core import LearnerCore
@@ -19,6 +21,7 @@ from tandem_learner.orders import Answer, Export, Order, Restore, Sent, Snapshot
 from tandem_learner.sending import send
 
 T = TypeVar("T")
+LESS_MEMORY = "lower learner.microbatch_tokens, or set learner.activation_checkpointing=true"
 
 
 class Rank:
@@ -38,7 +41,8 @@ class Rank:
         """Carry out an order; the answer is JSON: metrics, figures of a snapshot, or the version.
 
         Raises:
-            Unavailable: torch gave up, on a lost peer or for lack of memory. And what the order's parts raise.
+            Unavailable: torch gave up, on a lost peer or for lack of memory: started anew, the ranks may do it.
+            And what the order's parts raise.
         """
         with self._named(order):
             if isinstance(order, Train):
@@ -103,12 +107,23 @@ class Rank:
 
     @contextmanager
     def _named(self, order: Order) -> Iterator[None]:
+        what = f"learner rank {self.core.comm.rank}: {type(order).__name__} failed"
         try:
             yield
+        except (
+            NotImplementedError,
+            RecursionError,
+        ):  # RuntimeErrors, but bugs: ranks started anew would have them, too
+            raise
+        except (torch.OutOfMemoryError, MemoryError) as problem:
+            raise Unavailable(f"{what}: out of memory ({_first_line(problem)}); {LESS_MEMORY}") from problem
         except RuntimeError as problem:
-            said, _, _ = str(problem).strip().partition("\n")
-            what = f"{type(order).__name__} failed: {said}"
-            raise Unavailable(f"learner rank {self.core.comm.rank}: {what}") from problem
+            advice = f"; {LESS_MEMORY}" if "not enough memory" in str(problem) else ""  # of torch's CPU allocator
+            raise Unavailable(f"{what}: {_first_line(problem)}{advice}") from problem
 
     async def _run(self, work: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+
+def _first_line(problem: BaseException) -> str:
+    return str(problem).strip().partition("\n")[0]

@@ -11,13 +11,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 import torch.distributed as dist
 from episodes import play_groups
 from processes import deaf_peer
 
 from tandem.config import Config
 from tandem.runtime import deadline
-from tandem.types import AdapterRef, PublishKind, TandemError, TrajectoryGroup, Unavailable, UserError
+from tandem.types import AdapterRef, DataCorrupt, PublishKind, TandemError, TrajectoryGroup, Unavailable, UserError
 from tandem_learner.channel import RELEASED, Channel
 from tandem_learner.comm import close_comm, open_comm, open_store
 from tandem_learner.core import LearnerCore
@@ -90,6 +91,38 @@ async def test_unforeseen_failure_of_a_restore_stops_training(core: FaultyCore, 
         await leader.restore("restore", AdapterRef(1, "file:///v1", "0" * 64, "tandem-v00000001", "0" * 64, 1), None)
     with pytest.raises(Unavailable, match="Restore first: OSError"):
         await leader.train_step("step", 0, groups)
+
+
+OF_TORCH = (
+    "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 4.00 GiB\nof which none is free"
+)
+OF_CPU = "[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: not enough memory: you tried to allocate 8 bytes"
+
+
+@pytest.mark.parametrize(
+    ("problem", "kind"),
+    [
+        (torch.OutOfMemoryError(OF_TORCH), Unavailable),
+        (MemoryError(), Unavailable),
+        (RuntimeError(OF_CPU), Unavailable),
+        (dist.DistBackendError("NCCL communicator was aborted on rank 1"), Unavailable),
+        (UserError("a bad request"), UserError),
+        (DataCorrupt("not finite"), DataCorrupt),
+        (NotImplementedError("aten::foo"), NotImplementedError),
+        (RecursionError(), RecursionError),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_only_what_new_ranks_may_mend_is_unavailable(
+    core: FaultyCore, groups: list[TrajectoryGroup], problem: Exception, kind: type[Exception]
+) -> None:
+    """The controller starts all ranks anew for it; anything else it tells at once."""
+    core.problem = problem
+    with pytest.raises(kind) as caught:
+        await Rank(core, ThreadPoolExecutor(1)).obey(Train(tuple(groups)))
+    assert type(caught.value) is kind and "\n" not in str(caught.value)
+    out_of_memory = "memory" in str(problem) or isinstance(problem, MemoryError)
+    assert ("lower learner.microbatch_tokens" in str(caught.value)) == out_of_memory
 
 
 @pytest.mark.parametrize(
