@@ -147,7 +147,8 @@ async def test_one_and_two_ranks_agree_and_continue_each_other(tiny_model: Path,
 
 
 async def test_a_state_saved_at_any_world_size_loads_at_any(tiny_model: Path, tmp_path: Path) -> None:
-    """Saved at 1, 2 and 3 ranks, each loaded at 1, 2 and 3, and saved again from there: the same bits."""
+    """Saved at 1, 2 and 3 ranks, each loaded at 1, 2 and 3, and saved again from there: the same bits. And a run of two
+    ranks that goes on at one and then at three learns what it would have learned."""
     recipe = write_recipe(tmp_path, tiny_model)
     groups = play_groups(tiny_model, groups=2, group_size=4, max_turns=2)
     sizes = (1, 2, 3)
@@ -174,6 +175,18 @@ async def test_a_state_saved_at_any_world_size_loads_at_any(tiny_model: Path, tm
                 for name in set(was) | set(now):
                     if not name.startswith(RANDOM) or int(name.rpartition("/")[2]) < min(n, m):
                         assert torch.equal(was[name], now[name]), name
+
+        async def onward(n: int, refs: tuple[AdapterRef, AdapterRef], versions: range) -> tuple[AdapterRef, AdapterRef]:
+            """From saved folders, taken for version `versions[0]`, so many steps with n ranks."""
+            adapter, state = (replace(ref, version=versions[0]) for ref in refs)
+            await ranks[n].client.restore(adapter, state)
+            await _train(ranks[n], groups, versions)
+            return await bench.save(ranks[n], versions[-1] + 1)
+
+        straight, _ = await onward(2, saved[2], range(40, 42))
+        resized, _ = await onward(3, await onward(1, saved[2], range(50, 51)), range(51, 52))
+        assert _largest_difference(_adapter(resized), _adapter(straight)) < 1e-5
+        assert _largest_difference(_adapter(straight), _adapter(saved[2][0])) > 1e-4
 
 
 EVERYTHING = {
