@@ -117,15 +117,25 @@ class RayCluster:
         """Start nodes side by side; returns once Ray knows them all."""
         started = [self._start(name, cpus, gpus, head) for name in names]
         for name, (process, log) in zip(names, started, strict=True):
-            until(lambda log=log: "Ray runtime started" in log.read_text(), f"start of node {name}")
-            assert process.poll() is None, log.read_text()
+
+            def up(process: subprocess.Popen = process, log: Path = log) -> bool:
+                said = log.read_text()
+                assert process.poll() is None, said
+                return "Ray runtime started" in said
+
+            until(up, f"start of node {name}")
 
     def _start(self, name: str, cpus: int, gpus: int, head: bool) -> tuple[subprocess.Popen, Path]:
         assert name not in self.nodes or not self.nodes[name].processes(), f"node {name} lives"
         mark = f"{self._id}/{name}"
         where = [f"--address={self.address}"]
         if head:
-            where = ["--head", f"--port={self.port}", f"--ray-client-server-port={free_port()}"]
+            where = [
+                "--head",
+                f"--port={self.port}",
+                f"--ray-client-server-port={free_port()}",
+                "--include-dashboard=false",
+            ]
             where += ['--resources={"head_mem": 1}', f"--system-config={json.dumps(HEALTH)}"]
         command = [
             sys.executable,
@@ -139,7 +149,7 @@ class RayCluster:
         command += ["--node-ip-address=127.0.0.1", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
         command += ["--min-worker-port=0", "--max-worker-port=0", "--dashboard-agent-listen-port=0"]
         command += [f"--object-store-memory={STORE_BYTES}", "--disable-usage-stats"]
-        command += ["--include-dashboard=false", "--include-log-monitor=false"]
+        command += ["--include-log-monitor=false"]
         log = self.folder / f"{name}.log"
         with log.open("w") as file:
             process = subprocess.Popen(
