@@ -19,7 +19,7 @@ from tests.e2e.runs import command
 PR_SET_CHILD_SUBREAPER = 36
 TENSORS = ("adapters/v*/*.safetensors", "models/v*/*.safetensors", "states/v*/*.safetensors")
 RAYS_OWN = ("ray::DashboardAgent", "ray::RuntimeEnvAgent")
-OF_THE_PROCESS = ("time", "seconds", "images_cached", "save/")
+OF_THE_PROCESS = ("time", "seconds", "images_cached", "save/", "fleet/")
 GONE_S = 60
 
 

@@ -49,6 +49,7 @@ EFFECTS: Mapping[str, Effect] = {
     "rollout.max_tokens": Effect.TELLING,
     "rollout.max_concurrent_episodes": Effect.ROUNDING,
     "rollout.episode_timeout_s": Effect.HARMLESS,
+    "rollout.straggler_s": Effect.HARMLESS,
     "rollout.engine.*": Effect.ROUNDING,
     "rollout.engine.kind": Effect.DANGEROUS,
     "rollout.engine.simulated.*": Effect.HARMLESS,

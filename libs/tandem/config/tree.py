@@ -94,6 +94,11 @@ class RolloutConfig(Section):
     max_tokens: Positive = Field(default=16, description="Longest completion, in tokens.")
     max_concurrent_episodes: Positive = Field(default=256, description="Episodes a replica plays at once.")
     episode_timeout_s: Annotated[float, Field(gt=0)] = Field(default=600, description="Deadline of one episode.")
+    straggler_s: Annotated[float, Field(ge=0, le=1e6)] = Field(
+        default=0,
+        description="A group that takes longer is begun on another replica as well, with the same seeds: who ends "
+        "first counts. 0: never.",
+    )
     engine: EngineConfig = EngineConfig()
 
 

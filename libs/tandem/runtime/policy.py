@@ -38,6 +38,11 @@ async def until(ask: Callable[[], Awaitable[T | None]], *, every_s: float, for_s
     return answer
 
 
+def later(seconds: float, do: Callable[[], None]) -> asyncio.TimerHandle:
+    """Have the event loop call `do` after so many seconds, unless what is returned is cancelled before."""
+    return asyncio.get_running_loop().call_later(seconds, do)
+
+
 async def together(*calls: Awaitable[T]) -> list[T]:
     """Results in order. The first failure cancels the others and is raised as itself, not in a group."""
     tasks = [asyncio.ensure_future(call) for call in calls]

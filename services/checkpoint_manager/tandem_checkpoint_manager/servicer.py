@@ -12,10 +12,10 @@ import grpc
 from tandem.rpc import codec
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as pb
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2_grpc
+from tandem.rpc.shards import shard_header, write_chunks
 from tandem.rpc.status_codec import encode_activity
-from tandem.runtime import in_threads
 from tandem.storage import Published, read_metadata
-from tandem.types import MirrorStatus, PublishKind, ShardRef, UserError
+from tandem.types import MirrorStatus, PublishKind, UserError
 from tandem_checkpoint_manager.core import CheckpointManager
 from tandem_checkpoint_manager.mirror import Mirror
 from tandem_checkpoint_manager.status import checkpoint_status
@@ -43,24 +43,15 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
     ) -> pb.PutShardResponse:
         """Header, then chunks, each hashed and written before the next is taken; or the header alone."""
         parts = aiter(request_iterator)
-        first = await anext(parts, pb.PutShardRequest())
-        if first.WhichOneof("part") != "header":
-            raise UserError("PutShard: the first message must be the header")
-        ref = codec.decode_shard(first.header.shard)
-        if first.header.spooled:
+        header = await shard_header(parts)
+        ref = codec.decode_shard(header.shard)
+        if header.spooled:
             async for _ in parts:
                 raise UserError("PutShard: the header says that the bytes are spooled; none may follow")
             return pb.PutShardResponse(shard=codec.encode_shard(await asyncio.to_thread(self.manager.take, ref)))
         async with self._receiving:
-            await self._receive(ref, parts)
+            await write_chunks(parts, self.manager.receive(ref))
         return pb.PutShardResponse(shard=codec.encode_shard(ref))
-
-    async def _receive(self, ref: ShardRef, parts: AsyncIterator[pb.PutShardRequest]) -> None:
-        async with in_threads(self.manager.receive(ref)) as receiver:
-            async for part in parts:
-                if part.WhichOneof("part") != "chunk":
-                    raise UserError("PutShard: only chunks may follow the header")
-                await asyncio.to_thread(receiver.write, part.chunk)
 
     async def Publish(self, request: pb.PublishRequest, context: Context) -> pb.PublishResponse:
         """Idempotent by kind, version and content."""

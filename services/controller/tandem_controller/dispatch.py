@@ -14,99 +14,25 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 from tandem.config import RolloutConfig
 from tandem.obs import get_logger
-from tandem.rpc.clients import RolloutClient
-from tandem.types import (
-    DataCorrupt,
-    Identity,
-    Member,
-    NotFound,
-    RolloutTask,
-    StaleRequest,
-    StopReason,
-    TandemError,
-    Trajectory,
-    TrajectoryGroup,
-    Unavailable,
-    UserError,
-)
+from tandem.runtime import later
+from tandem.types import DataCorrupt, NotFound, RolloutTask, StaleRequest, TandemError, Unavailable, UserError
+from tandem_controller.units import Call, Play, Replica, Unit, given_up
 
 log = get_logger(__name__)
 GRACE_S = 60.0  # an episode's own deadline must come first: then it is a failed trajectory, not a failed call
 RESERVE = 1.25  # episodes given to a replica for each seat: one that becomes free is taken at once
+MOST_LOSSES = 3  # replicas that did not bring a unit to an end, and it is given up, as failed episodes
 OF_THE_TASK = (UserError, NotFound, DataCorrupt)  # another replica would answer the same
-
-
-class Play:
-    """What has come of one task: `done` once every group is there, or never will be."""
-
-    def __init__(self, task: RolloutTask, on_group: Callable[[TrajectoryGroup], None]) -> None:
-        self.task = task
-        self.groups: list[TrajectoryGroup] = []
-        self.missing = set(task.seeds)
-        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._on_group = on_group
-
-    def arrived(self, group: TrajectoryGroup) -> None:
-        """Take a group, the first of its seed: a unit that is played anew brings some once more."""
-        if group.seed not in self.missing or self.done.done():
-            return
-        self.missing.remove(group.seed)
-        self.groups.append(group)
-        self._on_group(group)
-        if not self.missing:
-            self.done.set_result(None)
-
-    def fail(self, problem: BaseException) -> None:
-        """There is no playing on."""
-        if not self.done.done():
-            self.done.set_exception(problem)
-
-
-@dataclass(eq=False, slots=True)
-class Unit:
-    """Groups of a play that are played by one replica, together. `failed` are those that did not bring it to an end."""
-
-    play: Play
-    task: RolloutTask
-    failed: list[Identity] = field(default_factory=list)
-    calls: set[Call] = field(default_factory=set)
-
-    @property
-    def episodes(self) -> int:
-        """How many seats it takes."""
-        return len(self.task.seeds) * self.task.group_size
-
-
-@dataclass(eq=False, slots=True)
-class Replica:
-    """A member that units are given to."""
-
-    member: Member
-    client: RolloutClient
-    draining: bool = False
-    calls: set[Call] = field(default_factory=set)
-    episodes: int = 0  # of its calls
-    idle: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-@dataclass(eq=False, slots=True)
-class Call:
-    """One unit at one replica."""
-
-    unit: Unit
-    replica: Replica
-    running: asyncio.Task[None] | None = None
 
 
 class Dispatch:
     """The queue, and who plays.
 
-    `most_losses` is after how many replicas that did not bring it to an end a unit is given up, as failed episodes.
     `on_gone` is told of a replica that does not answer: it calls `leave`. `stale` says whether a replica that is at
     another version than a task names is to blame, and not who asks.
     """
@@ -116,13 +42,14 @@ class Dispatch:
         limits: RolloutConfig,
         *,
         fixed: bool,
-        most_losses: int,
         on_gone: Callable[[Replica, TandemError], None],
         stale: Callable[[RolloutTask], bool],
     ) -> None:
         self.replicas: list[Replica] = []
         self.queue: deque[Unit] = deque()
-        self._limits, self._fixed, self._most_losses = limits, fixed, most_losses
+        self.twice = 0  # units begun elsewhere as well
+        self._most_waiting = self._most_playing = 0
+        self._limits, self._fixed = limits, fixed
         self._on_gone, self._stale = on_gone, stale
 
     def enter(self, replica: Replica) -> None:
@@ -147,7 +74,7 @@ class Dispatch:
 
     def add(self, play: Play, shares: Iterable[tuple[int, ...]]) -> None:
         """Play a task, in units of these seeds."""
-        self.queue += [Unit(play, replace(play.task, seeds=seeds)) for seeds in shares if seeds]
+        self.queue += [Unit(play, replace(play.task, seeds=seeds), queued=True) for seeds in shares if seeds]
         self._assign()
 
     async def end(self, play: Play) -> None:
@@ -168,22 +95,40 @@ class Dispatch:
         waves = max(math.ceil(groups * group_size / seats), math.ceil(groups / max(1, seats // group_size)))
         return waves * self._limits.episode_timeout_s + GRACE_S
 
+    def figures(self) -> Mapping[str, float]:
+        """For metrics, since the last time: most units that waited, and that were played, at once."""
+        found = {
+            "fleet/replicas": len(self.replicas),
+            "fleet/most_waiting": max(self._most_waiting, len(self.queue)),
+            "fleet/most_playing": self._most_playing,
+            "fleet/begun_twice": self.twice,
+        }
+        self._most_waiting = self._most_playing = self.twice = 0
+        return found
+
     def _assign(self) -> None:
         """Give what waits to the least loaded, in order. A unit that two replicas were lost with is played alone: of
         one that kills them all it is then known which it is."""
         alone = list[Unit]()
         while self.queue and (free := [replica for replica in self.replicas if self._free(replica)]):
             unit = self.queue.popleft()
+            if unit.ended:
+                continue
             if self._suspect(unit):
                 free = [replica for replica in free if not replica.calls]
+            if unit.calls:  # it is late: somewhere else
+                free = [replica for replica in free if not unit.calls & replica.calls]
             if free:
+                unit.queued = False
                 self._start(unit, min(free, key=lambda r: (r.member.identity in unit.failed, r.episodes)))
             else:
                 alone.append(unit)
         self.queue.extendleft(reversed(alone))
+        self._most_waiting = max(self._most_waiting, len(self.queue))
+        self._most_playing = max(self._most_playing, sum(len(replica.calls) for replica in self.replicas))
 
     def _suspect(self, unit: Unit) -> bool:
-        return len(unit.failed) >= self._most_losses - 1
+        return len(unit.failed) >= MOST_LOSSES - 1
 
     def _free(self, replica: Replica) -> bool:
         if replica.draining or not replica.calls:
@@ -201,6 +146,21 @@ class Dispatch:
         size = unit.task.group_size
         call.running = asyncio.ensure_future(self._run(call, self.timeout_s(-(-replica.episodes // size), size)))
         call.running.add_done_callback(lambda running: self._ended(call, running))
+        if self._limits.straggler_s:
+            call.late = later(self._limits.straggler_s, lambda: self._is_late(unit))
+
+    def _is_late(self, unit: Unit) -> None:
+        """Begin it elsewhere as well: with its seeds it is the same wherever it is played, so the first to end counts,
+        and which that is says nothing of what was played."""
+        if len(unit.calls) == 1:
+            self.twice += 1
+            self._queue(unit)
+            self._assign()
+
+    def _queue(self, unit: Unit) -> None:
+        if not unit.queued:
+            unit.queued = True
+            self.queue.appendleft(unit)
 
     async def _run(self, call: Call, timeout_s: float) -> None:
         task, missing = call.unit.task, set(call.unit.task.seeds)
@@ -222,6 +182,8 @@ class Dispatch:
 
     def _forget(self, call: Call) -> None:
         if call in call.replica.calls:
+            if call.late:
+                call.late.cancel()
             call.replica.calls.remove(call)
             call.unit.calls.discard(call)
             call.replica.episodes -= call.unit.episodes
@@ -242,30 +204,26 @@ class Dispatch:
                 self._again(unit, replica, str(problem))
         elif problem is not None:
             unit.play.fail(problem)
+        else:
+            for other in list(unit.calls):
+                self._drop(other)
         self._assign()
 
     def _again(self, unit: Unit, replica: Replica, why: str) -> None:
         """Back to the head of the queue: it is the oldest. Having failed too often, several groups are played one by
         one, to see which of them it is; and a single one is no more."""
         unit.failed.append(replica.member.identity)
-        if len(unit.failed) < self._most_losses:
-            self.queue.appendleft(unit)
+        if len(unit.failed) < MOST_LOSSES:
+            self._queue(unit)
             return
         left = [replace(unit.task, seeds=(seed,)) for seed in unit.task.seeds if seed in unit.play.missing]
         if len(unit.task.seeds) > 1:
             log.warning("%d groups failed %d times together: they are played one by one", len(left), len(unit.failed))
-            self.queue.extendleft(Unit(unit.play, task, unit.failed[1:]) for task in reversed(left))
+            for task in reversed(left):
+                self._queue(Unit(unit.play, task, unit.failed[1:]))
             return
         for task in left:
             why = f"tried on {len(unit.failed)} replicas, the last time: {why}"
             hint = "if its environment ends the process, set env.workers: processes"
             log.warning("task seed %d of %s is given up: %s; %s", task.seeds[0], task.env, why, hint)
             unit.play.arrived(given_up(task, why))
-
-
-def given_up(task: RolloutTask, why: str) -> TrajectoryGroup:
-    """The group of a task of one seed that nobody could play: failed episodes, from which nothing is learned."""
-    (seed,) = task.seeds
-    failed = (Trajectory(m, (), StopReason.ENV_ERROR, 0.0, error=why) for m in range(task.group_size))
-    name = f"v{task.policy_version}-s{task.sampling_seed}-t{seed}"
-    return TrajectoryGroup(name, task.env, seed, task.policy_version, tuple(failed), {})

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from tandem.config import RolloutConfig
 from tandem.obs import get_logger
 from tandem.rpc.clients import RolloutClient
-from tandem.runtime import deadline, together
+from tandem.runtime import deadline, retry, together
 from tandem.types import (
     AdapterLoaded,
     AdapterRef,
@@ -27,12 +27,13 @@ from tandem.types import (
     UserError,
 )
 from tandem_controller.agreement import agreed, proved, sift
-from tandem_controller.dispatch import Dispatch, Play, Replica
+from tandem_controller.dispatch import Dispatch
 from tandem_controller.quiet import Quiet
+from tandem_controller.units import Play, Replica
 
 log = get_logger(__name__)
 T = TypeVar("T")
-MOST_LOSSES = 3
+SETTLE_S = 10.0  # what was cut off needs a moment to end at a replica
 
 
 class Fleet:
@@ -62,15 +63,9 @@ class Fleet:
         self._changing = asyncio.Lock()  # one change of what is served, or of who sleeps, at a time
         self._manned, self._deserted = asyncio.Event(), asyncio.Event()
         self._deserted.set()
-        self._last_lost = ""
+        self._last_lost, self._lost_since = "", 0
         self._closing: set[asyncio.Task[Any]] = set()
-        self._dispatch = Dispatch(
-            limits,
-            fixed=deterministic,
-            most_losses=MOST_LOSSES,
-            on_gone=self._gone,
-            stale=self._to_be_had,
-        )
+        self._dispatch = Dispatch(limits, fixed=deterministic, on_gone=self._gone, stale=self._to_be_had)
 
     @property
     def members(self) -> tuple[Member, ...]:
@@ -203,7 +198,7 @@ class Fleet:
         """Free the device memory of all replicas."""
         async with self._changing:
             self.asleep = True
-            await self._told(lambda client: client.sleep())
+            await self._told(lambda client: retry(client.sleep, for_s=SETTLE_S, on=StaleRequest))
 
     async def wake(self) -> None:
         """Take it back."""
@@ -219,6 +214,12 @@ class Fleet:
                     f"{member} has base model {status.base_model[:12]}, the learner {base_model[:12]}; "
                     "give both one folder"
                 )
+
+    def figures(self) -> dict[str, float]:
+        """For metrics, since the last time."""
+        found = {**self._dispatch.figures(), "fleet/lost": self._lost_since}
+        self._lost_since = 0
+        return found
 
     async def close(self) -> None:
         """Close the channels."""
@@ -278,6 +279,7 @@ class Fleet:
 
     def _gone(self, replica: Replica, problem: TandemError) -> None:
         self._last_lost = f"{replica.member} was lost: {problem}"
+        self._lost_since += 1
         units = self._leave(replica)
         log.warning("%s; %d units of work that it had go to others", self._last_lost, units)
         self._on_lost(replica.member, problem)

@@ -6,6 +6,7 @@ Dynamic sampling (Yu et al., "DAPO", 2025): a group whose members all fare alike
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from tandem.types import TrajectoryGroup
@@ -21,6 +22,7 @@ class Played:
     learned: tuple[TrajectoryGroup, ...]
     refills: int
     version: int  # of the learner
+    fleet: Mapping[str, float]  # what playing was like
 
     def figures(self) -> dict[str, float]:
         """Figures of a step's rollouts for metrics.jsonl, over everything played."""
@@ -41,6 +43,7 @@ class Played:
             "rollout/staleness_mean": sum(staleness) / max(1, len(staleness)),
             "rollout/staleness_max": max(staleness, default=0),
             "rollout/failed_episodes": sum(t.stop_reason.failed for t in episodes),
+            **self.fleet,
         }
 
 
@@ -64,4 +67,4 @@ async def play_step(pipeline: Pipeline, version: int) -> Played:
     learned = groups
     if rollout.max_refills:
         learned = [group for group in groups if group.has_signal] or groups[:wanted]
-    return Played(tuple(groups), tuple(learned), refills, version)
+    return Played(tuple(groups), tuple(learned), refills, version, pipeline.fleet.figures())

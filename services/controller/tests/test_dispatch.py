@@ -284,5 +284,35 @@ async def test_an_error_that_nobody_foresaw_is_tried_elsewhere() -> None:
 @pytest.mark.parametrize(("groups", "size", "waves"), [(17, 1, 3), (8, 2, 2), (1, 17, 3), (2, 5, 2), (5, 3, 3)])
 def test_the_calls_deadline_leaves_each_wave_of_episodes_its_own(groups: int, size: int, waves: int) -> None:
     """On 8 seats: 17 episodes are 3 waves of 10 s each; 2 groups of 5 are 2, where groups are played whole."""
-    dispatch = Dispatch(LIMITS, fixed=False, most_losses=3, on_gone=lambda r, p: None, stale=lambda task: False)
+    dispatch = Dispatch(LIMITS, fixed=False, on_gone=lambda r, p: None, stale=lambda task: False)
     assert dispatch.timeout_s(groups, size) == 10 * waves + GRACE_S
+
+
+HEDGING = LIMITS.model_copy(update={"straggler_s": 0.05})
+
+
+async def test_a_straggler_is_begun_elsewhere_and_who_ends_first_counts() -> None:
+    slow, other = Steps(), Steps(open_=True)
+    async with fleet_of(slow, other, limits=HEDGING) as fleet:
+        seen: list[int] = []
+        groups = await fleet.play(TASK, lambda group: seen.append(group.seed))
+        assert seeds_of(groups) == sorted(seen) == [1, 3, 5, 7, 9]
+        assert sorted(other.asked) == [1, 3, 5, 7, 9] and sorted(slow.asked) == [5, 7, 9]
+        figures = fleet.figures()
+        assert figures["fleet/begun_twice"] == 3 and figures["fleet/lost"] == 0
+        assert len(fleet.members) == 2  # slow is no reason to be lost
+        async with asyncio.timeout(10):
+            while slow.together:  # it is cut off there  # noqa: ASYNC110
+                await asyncio.sleep(0.005)
+
+
+async def test_a_straggler_whose_replica_is_lost_meanwhile_is_played_once_more_and_no_more() -> None:
+    slow, other = Steps(), Steps()
+    async with fleet_of(slow, other, limits=HEDGING) as fleet:
+        playing = asyncio.ensure_future(fleet.play(TASK))
+        await other.begun(5)  # two of its own, three late ones
+        slow.dead.set()
+        await slow.begun(5)  # the other's are late, too
+        other.open.set()
+        assert seeds_of(await playing) == [1, 3, 5, 7, 9] and len(fleet.members) == 1
+        assert sorted(other.asked) == [1, 3, 5, 7, 9]

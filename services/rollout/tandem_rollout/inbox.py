@@ -10,9 +10,10 @@ Nothing from the wire names a file. What was sent for a version that is not load
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import RLock
 
 from tandem.storage import (
     MANIFEST,
@@ -51,6 +52,7 @@ class Inbox:
     def __init__(self, folder: Path, most: int) -> None:
         self.folder, self.most = folder, most
         self._staging = Staging(folder, SETTING, ANEW)
+        self._lock = RLock()
         self._version = -1
         self._incoming: dict[int, Incoming] = {}  # by rank
 
@@ -65,18 +67,21 @@ class Inbox:
         """
         if ref.kind is not PublishKind.ADAPTER:
             raise UserError(f"{shard_name(ref)}: replicas take adapters only; send it to the checkpoint manager")
-        if ref.version != self._version:
-            self.clear()
-            self._version = ref.version
-        self._check_room(ref)
-        with self._staging.receive(ref) as receiver:
-            incoming = self._incoming[ref.rank] = Incoming(self, receiver)
+        with ExitStack() as stack:
+            with self._lock:  # ranks send at once, each on a thread of its own
+                if ref.version != self._version:
+                    self.clear()
+                    self._version = ref.version
+                self._check_room(ref)
+                receiver = stack.enter_context(self._staging.receive(ref))
+                incoming = self._incoming[ref.rank] = Incoming(self, receiver)
             try:
                 yield incoming
                 self.check_latest(incoming)
             finally:
-                if self._incoming.get(ref.rank) is incoming:
-                    del self._incoming[ref.rank]
+                with self._lock:
+                    if self._incoming.get(ref.rank) is incoming:
+                        del self._incoming[ref.rank]
 
     def check_latest(self, incoming: Incoming) -> None:
         """Raises StaleRequest where another shard has taken this one's place."""
@@ -118,8 +123,9 @@ class Inbox:
 
     def clear(self) -> None:
         """Forget all shards, also those on their way."""
-        self._incoming.clear()
-        self._staging.drop(PublishKind.ADAPTER, self._version)
+        with self._lock:
+            self._incoming.clear()
+            self._staging.drop(PublishKind.ADAPTER, self._version)
 
     def _check_room(self, ref: ShardRef) -> None:
         others = {rank: held.size for rank, held in self._staging.of(PublishKind.ADAPTER, ref.version).items()}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 
@@ -11,8 +10,9 @@ import grpc
 from tandem.rpc import codec
 from tandem.rpc.gen.rollout.v1 import rollout_pb2 as pb
 from tandem.rpc.gen.rollout.v1 import rollout_pb2_grpc
+from tandem.rpc.shards import shard_header, write_chunks
 from tandem.rpc.status_codec import encode_activity
-from tandem.types import RolloutTask, UserError
+from tandem.types import RolloutTask
 from tandem_rollout.replica import Replica
 
 SERVICE = pb.DESCRIPTOR.services_by_name["RolloutService"].full_name
@@ -51,16 +51,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
     ) -> pb.PutShardResponse:
         """Header, then chunks; each is hashed and written before the next is taken."""
         parts = aiter(request_iterator)
-        first = await anext(parts, pb.PutShardRequest())
-        if first.WhichOneof("part") != "header":
-            raise UserError("PutShard: the first message must be the header")
-        ref = codec.decode_shard(first.header.shard)
-        scope = self.replica.receive(ref)
-        with scope as incoming:
-            async for part in parts:
-                if part.WhichOneof("part") != "chunk":
-                    raise UserError("PutShard: only chunks may follow the header")
-                await asyncio.to_thread(incoming.write, part.chunk)
+        ref = codec.decode_shard((await shard_header(parts)).shard)
+        await write_chunks(parts, self.replica.receive(ref))
         return pb.PutShardResponse(shard=codec.encode_shard(ref))
 
     async def LoadAdapter(self, request: pb.LoadAdapterRequest, context: Context) -> pb.LoadAdapterResponse:
