@@ -3,7 +3,7 @@
 from tandem.runtime.background import Background, poll
 from tandem.runtime.ending import end_process
 from tandem.runtime.faults import reach
-from tandem.runtime.parent import end_with_parent
+from tandem.runtime.parent import adopt, end_children, end_with_parent
 from tandem.runtime.policy import beside, deadline, in_threads, later, together, until
 from tandem.runtime.signals import until_signal
 from tandem.runtime.trying import retry
@@ -14,8 +14,10 @@ __all__ = [
     "Background",
     "Wait",
     "Waits",
+    "adopt",
     "beside",
     "deadline",
+    "end_children",
     "end_process",
     "end_with_parent",
     "in_threads",

@@ -134,7 +134,9 @@ async def _train(
         await save_what_can_be(services, run, position, saver)
         raise
     if saver.saved != position.version:
+        await pipeline.begin_save(position.version)
         await save(services, run, position)
+        await pipeline.saved()
     return position
 
 

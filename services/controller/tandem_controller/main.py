@@ -52,7 +52,7 @@ def run_training(config: Config, resume: bool, force: bool, console: Console) ->
     for line in wanted.remarks:
         console.print(f"evaluation: {line}", highlight=False, soft_wrap=True)
     path, past = found(config, resume, force, console)
-    past = with_steps(past, config, open_journal(config, path), RunDir(path).rows())
+    past = with_steps(past, config, path, open_journal(config, path), RunDir(path).rows())
     with deployed(config, config.run.name, rewind_to=past.reached if resume else None) as deployment:
         console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {path}", highlight=False)
         return asyncio.run(_session(config, past, wanted.suites, console, path, deployment, began))

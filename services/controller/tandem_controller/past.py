@@ -107,11 +107,12 @@ def compare(past: Past, config: Config, force: bool) -> tuple[str, ...]:
     return (*map(str, found), *newer)
 
 
-def with_steps(past: Past, config: Config, journal: Journal, rows: Iterable[Mapping[str, Any]]) -> Past:
+def with_steps(past: Past, config: Config, folder: Path, journal: Journal, rows: Iterable[Mapping[str, Any]]) -> Past:
     """The past with the steps made since its state was saved: as far as they are in the journal and in the lines of
-    metrics.jsonl, and came to an adapter that is there. None of them where something says how to play or learn has
-    changed since."""
-    found = changes(past.config, config) if past.config is not None else ()
+    metrics.jsonl, and came to an adapter that is there. None of them where what says how to play or to learn has
+    changed since the run directory's config was written: they were made by that."""
+    made_by = _read_folder(folder).config
+    found = changes(made_by, config) if made_by is not None else ()
     if any(change.effect is not Effect.HARMLESS for change in found if not _same_model(change, past)):
         return past
     logged = {row["version"] for row in rows}

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from tandem.runtime import adopt, end_children
 from tandem_controller.past import CONFIG_FILE
 
 GIVES_UP = (0, 2)  # done, or something that a person must change first
@@ -23,11 +24,13 @@ def run_restarting(verb: str, arguments: Sequence[str], run_dir: Path, restarts:
     """Run `tandem VERB arguments`, with --resume wherever the run is there already, until it ends by itself or has died
     more than `restarts` times in a row without having made a step; the exit code."""
     died = 0
+    adopt()
     while True:
         before = _steps(run_dir)
         code = _run(verb, [*arguments, *(["--resume"] if (run_dir / CONFIG_FILE).exists() else [])])
         if code in GIVES_UP:
             return code
+        end_children()  # its services and its Ray: they hold the store, and memory
         died = 1 if _steps(run_dir) > before else died + 1
         why = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         if died > restarts:

@@ -11,7 +11,8 @@ from tandem.config import Config
 from tandem.model.folder import fingerprint
 from tandem.storage import VersionStore
 from tandem.types import DataCorrupt, PublishKind, UserError
-from tandem_controller.past import Past, code_version, compare, read_past
+from tandem_controller.journal import Journal, Position, Step
+from tandem_controller.past import Past, code_version, compare, read_past, with_steps
 from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, resolved
 
 
@@ -171,3 +172,57 @@ def test_metrics_that_are_none_are_named(config: Config) -> None:
 
 def test_a_package_in_a_repository_names_its_commit() -> None:
     assert code_version().startswith("0.1.0")
+
+
+def stepped(config: Config, steps: int, saved: int, adapters: tuple[int, ...]) -> Journal:
+    """A run as `trained`, whose journal holds its steps without their groups, and its store those adapters."""
+    run = trained(config, steps, saved)
+    journal = Journal(run.path / "journal", "aa")
+    journal.begin(saved, [])
+    for version in range(saved, steps):
+        journal.add_step(Step((), Position(version + 1, 100 + version)))
+    for version in adapters:
+        files = {"adapter_config.json": [b"{}"], "adapter_model.safetensors": [b"{}"]}
+        VersionStore(config.checkpoint.url).commit(PublishKind.ADAPTER, version, "b" * 64, files, {})
+    return journal
+
+
+def resumed(config: Config, journal: Journal) -> Past:
+    folder = find_run_dir(config, resume=True)
+    return with_steps(read_past(config, folder), config, folder, journal, RunDir(folder).rows())
+
+
+def test_a_run_goes_on_from_its_last_step_not_from_its_last_save(config: Config) -> None:
+    journal = stepped(config, steps=6, saved=3, adapters=(4, 5, 6))
+    past = resumed(config, journal)
+    assert (past.version, past.reached, past.position) == (3, 6, Position(6, 105))
+    run = open_run_dir(find_run_dir(config, resume=True), config, past)
+    assert [row["version"] for row in run.rows()] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_step_whose_adapter_was_not_published_is_taken_again(config: Config) -> None:
+    journal = stepped(config, steps=6, saved=3, adapters=(4, 5))
+    past = resumed(config, journal)
+    assert (past.reached, past.position) == (5, Position(5, 104))
+    run = open_run_dir(find_run_dir(config, resume=True), config, past)
+    assert [row["version"] for row in run.rows()] == [1, 2, 3, 4, 5]
+
+
+def test_a_step_that_is_not_in_the_metrics_is_taken_again(config: Config) -> None:
+    journal = stepped(config, steps=4, saved=3, adapters=(4, 5))
+    journal.add_step(Step((), Position(5, 104)))
+    assert resumed(config, journal).reached == 4
+
+
+def test_another_recipe_does_not_take_over_steps_made_by_the_one_before(config: Config, tmp_path: Path) -> None:
+    journal = stepped(config, steps=6, saved=3, adapters=(4, 5, 6))
+    faster = recipe(tmp_path, learner={"lr": 2e-4})
+    assert resumed(faster, journal).reached == 3
+    open_run_dir(find_run_dir(config, resume=True), faster, Past(version=3))  # it went on with that one
+    assert resumed(config, journal).reached == 3  # though this one is that of the saved state
+    assert resumed(recipe(tmp_path, eval={"every": 3}), journal).reached == 3
+
+
+def test_without_a_saved_state_steps_are_learned_again_from_the_start(config: Config) -> None:
+    journal = stepped(config, steps=2, saved=0, adapters=(1, 2))
+    assert (resumed(config, journal).version, resumed(config, journal).reached) == (0, 2)
