@@ -27,7 +27,7 @@ from tandem_learner.rank import Rank
 from tandem_learner.servicer import SERVICE, LearnerServicer
 from tandem_learner.watch import Watch, open_watch
 
-LEAVE_S = 10.0  # for torch to let go of the ranks
+LEAVE_S = 10.0  # for what is at work at the end
 
 
 @dataclass(frozen=True)
@@ -91,46 +91,53 @@ def _open(config: Config, rank: int, world_size: int, rendezvous: str) -> tuple[
 
 
 async def _leader(
-    leader: Leader, leave: Callable[[], Awaitable[None]], host: str, port: int, door: Door
+    leader: Leader, leave: Callable[[Awaitable[None]], Awaitable[None]], host: str, port: int, door: Door
 ) -> RunningLearner:
     try:
         server: RunningServer = await serve(
             LearnerServicer(leader).register, [SERVICE], host=host, port=port, door=door
         )
     except TandemError:
-        await leader.stop()
-        await leave()
+        await leave(leader.stop())
         raise
     ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def stop() -> None:
         await server.stop()
-        await leader.stop()
-        await leave()
+        await leave(leader.stop())
 
     return RunningLearner(server.address, ended, stop)
 
 
-def _follower(follower: Follower, leave: Callable[[], Awaitable[None]]) -> RunningLearner:
+def _follower(follower: Follower, leave: Callable[[Awaitable[None]], Awaitable[None]]) -> RunningLearner:
     task = asyncio.create_task(follower.follow())
 
-    async def stop() -> None:
+    async def end() -> None:
         await follower.stop()
-        await asyncio.wait({task}, timeout=LEAVE_S)  # an order at work may hang
-        await leave()
+        await asyncio.wait({task})
+
+    async def stop() -> None:
+        await leave(end())
 
     return RunningLearner("", task, stop)
 
 
-async def _leave(watch: Watch, thread: ThreadPoolExecutor) -> None:
-    """Leave the process group, and let the thread end. Where it hangs in a collective the process ends with it."""
-    await asyncio.to_thread(watch.close)
-    leaving = asyncio.wrap_future(thread.submit(close_comm))  # after what is at work there
+async def _leave(watch: Watch, thread: ThreadPoolExecutor, last: Awaitable[None]) -> None:
+    """Do what is `last`, leave the process group, and let the thread end. A rank that cannot, as it hangs in a
+    collective or on a disk, would hold up the end of its process for ever: that ends without it."""
+
+    async def within(what: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(what)
+        done, _ = await asyncio.wait({task}, timeout=LEAVE_S)
+        if not done:
+            end_process(f"learner: what was at work did not end within {LEAVE_S:g} s; this process ends without it")
+        task.result()
+
+    await within(last)
+    await within(asyncio.to_thread(watch.close))
+    leaving = thread.submit(close_comm)  # after what is at work there
     thread.shutdown(wait=False)
-    done, _ = await asyncio.wait({leaving}, timeout=LEAVE_S)
-    if not done:
-        end_process(f"learner: what torch was doing did not end within {LEAVE_S:g} s; this process ends without it")
-    leaving.result()
+    await within(asyncio.wrap_future(leaving))
 
 
 async def _start_alone(config: Config, *, rank: int, **given: Any) -> RunningLearner:

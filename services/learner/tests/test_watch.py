@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from tandem.rpc.ports import held_address
 from tandem.types import Unavailable
+from tandem_learner import main
 from tandem_learner.comm import open_store
 from tandem_learner.watch import KEY, Watch, open_watch
 
@@ -116,3 +117,26 @@ def test_ranks_meet_though_strangers_come_first() -> None:
 def test_a_rank_that_does_not_come_is_named() -> None:
     with pytest.raises(Unavailable, match=r"learner ranks \[1\] did not come within 0\.1 s"):
         open_watch(0, 2, dist.HashStore(), "127.0.0.1", timeout_s=0.1, silence_s=PATIENT_S)
+
+
+class Ended(BaseException):
+    """What a process that ends at once does not outlive."""
+
+
+async def test_a_rank_that_hangs_in_torch_ends_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    def end(why: str) -> None:
+        raise Ended(why)
+
+    async def nothing() -> None:
+        return
+
+    monkeypatch.setattr(main, "LEAVE_S", 0.2)
+    monkeypatch.setattr(main, "end_process", end)
+    go_on = threading.Event()
+    thread = ThreadPoolExecutor(1)
+    thread.submit(go_on.wait, WITHIN_S)
+    try:
+        with pytest.raises(Ended, match=r"did not end within 0\.2 s"):
+            await main._leave(Watch({}, PATIENT_S), thread, nothing())
+    finally:
+        go_on.set()
