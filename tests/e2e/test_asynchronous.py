@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from tandem.envs import tasks
+from tandem.rpc.certs import make_certificates
 from tests.e2e.runs import command, rows
 
 STEPS, GROUPS = 6, 6  # as in `runs.SMALL`
@@ -41,9 +43,9 @@ def killed(folder: Path, after_rows: int) -> None:
 def test_a_killed_run_learns_from_every_group_once(tmp_path: Path) -> None:
     killed(tmp_path, after_rows=3)
     before = len(rows(tmp_path))
-    done = subprocess.run(
-        command(tmp_path, *SETTINGS, "--resume"), capture_output=True, text=True, timeout=300, cwd=tmp_path
-    )
+    make_certificates(tmp_path / "tls", timedelta(days=1))
+    resume = command(tmp_path, *SETTINGS, f"security.tls_dir={tmp_path}/tls", "--resume")
+    done = subprocess.run(resume, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "groups were played already when the run ended" in done.stderr
     made = rows(tmp_path)

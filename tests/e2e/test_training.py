@@ -8,7 +8,9 @@ import pytest
 from peft import PeftModel
 
 from tandem.model.loading import load_model
+from tandem.rpc.keyring import Keyring
 from tandem.storage.episodes import read_groups
+from tandem.types import Role
 from tests.e2e.runs import MODEL, command, interrupted, rows
 
 # The tiny model was made with a window of one turn: with more it answers nonsense and has nothing to learn from, but
@@ -35,16 +37,28 @@ def evaluated_against_the_base_model(tmp_path: Path) -> None:
     assert all(group.images for group in saved)
 
 
+def no_file_holds_a_secret(folder: Path, secret: Path, *printed: str) -> None:
+    ring = Keyring("token", secret=secret.read_bytes())
+    hidden = [ring.secret, *(ring.token(role).encode() for role in Role)]
+    told = [path for path in folder.rglob("*") if path.is_file() and path != secret]
+    assert len(told) > 20
+    assert not [path for path in told if any(text in path.read_bytes() for text in hidden)]
+    assert not [text for text in hidden if text.decode() in "".join(printed)]
+
+
 @pytest.mark.vllm
 @pytest.mark.ray
 @pytest.mark.timeout(600)
 def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
-    done = subprocess.run(command(tmp_path, "run.steps=3"), capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    (secret := tmp_path / "secret").write_text("the secret of this run, which nobody else knows")
+    locked = command(tmp_path, f"security.secret_file={secret}", "run.steps=3")
+    done = subprocess.run(locked, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     again = [line for line in done.stdout.splitlines() if line.startswith("evaluate it: tandem eval ")]
     assert (
         len(again) == 1 and f" run.dir={tmp_path} " in again[0] and again[0].endswith(" run.steps=3 --adapter latest")
     )
+    no_file_holds_a_secret(tmp_path, secret, done.stdout, done.stderr)
     trained = rows(tmp_path)
     assert [row["version"] for row in trained] == [1, 2, 3]
     for row in trained:

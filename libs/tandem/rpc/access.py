@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tandem.types import Role
 
 KIB, MIB = 2**10, 2**20
+REST = 64 * MIB  # of anything but groups
 LARGEST = 256 * MIB  # a group of 8 trajectories of 20 turns with its images is far smaller
 
 
@@ -41,7 +42,7 @@ BY_SERVICE: Mapping[str, Mapping[str, Rule]] = {
     },
     "tandem.checkpoint.v1.CheckpointService": {
         "PutShard": _rule("learner", 2 * MIB),
-        "Publish": _rule("controller", 16 * MIB),
+        "Publish": _rule("controller", REST),  # a state's metadata holds the metrics of all steps so far
         "GetAdapter": _rule("controller operator", 4 * KIB),
         "ListAdapters": _rule("controller operator", 4 * KIB),
         "DeleteAdapter": _rule("controller", 4 * KIB),

@@ -11,7 +11,7 @@ from uuid import uuid4
 import grpc
 from google.protobuf.message import Message
 
-from tandem.rpc.access import LARGEST
+from tandem.rpc.access import LARGEST, REST
 from tandem.rpc.door import OPEN, Door
 from tandem.rpc.errors import from_rpc_error
 from tandem.rpc.fence import CALLEE_KEY, CALLER_KEY, encode_identity
@@ -20,7 +20,6 @@ from tandem.runtime import WAITS
 from tandem.types import Identity, Role, Unavailable
 
 OPTIONS = [
-    ("grpc.max_receive_message_length", LARGEST),
     ("grpc.max_send_message_length", LARGEST),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.max_reconnect_backoff_ms", 2000),
@@ -49,7 +48,8 @@ class Peer:
             *(((CALLEE_KEY, encode_identity(callee)),) if callee else ()),
             *door.proof(),
         )
-        self.channel = door.connect(address, role, OPTIONS)
+        largest = LARGEST if role is Role.ROLLOUT else REST  # groups come from replicas alone
+        self.channel = door.connect(address, role, [*OPTIONS, ("grpc.max_receive_message_length", largest)])
         self._closed = False
 
     async def unary(self, method: Any, request: Any, timeout_s: float) -> Any:

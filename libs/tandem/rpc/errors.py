@@ -38,7 +38,7 @@ HANDSHAKE = (
     "ALERT",
     "Verification",
 )  # in gRPC's words for a failed one
-MOST_WORDS = 4000  # of a message: it travels in the metadata, which is bounded
+MOST_WORDS = 4000  # characters of a message: it travels in the metadata, which is bounded, in up to 3 bytes each
 
 
 def to_status(problem: BaseException) -> tuple[grpc.StatusCode, str]:
@@ -68,4 +68,5 @@ def from_rpc_error(problem: grpc.aio.AioRpcError, peer: str) -> TandemError:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= MOST_WORDS else f"{text[:MOST_WORDS]} ... ({len(text)} characters)"
+    most = MOST_WORDS if text.isascii() else MOST_WORDS // 4
+    return text if len(text) <= most else f"{text[:most]} ... ({len(text)} characters)"

@@ -19,6 +19,7 @@ SERVICE = "tandem.checkpoint.v1.CheckpointService"
 class Checkpoint(checkpoint_pb2_grpc.CheckpointServiceServicer):
     def __init__(self) -> None:
         self.waiting, self.go_on = 0, asyncio.Event()
+        self.story = ""
 
     async def GetStatus(self, request, context):
         self.waiting += 1
@@ -26,7 +27,7 @@ class Checkpoint(checkpoint_pb2_grpc.CheckpointServiceServicer):
         return checkpoint_pb2.GetStatusResponse(url="/store")
 
     async def GetAdapter(self, request, context):
-        raise UserError("no " * 100_000)
+        raise UserError(self.story)
 
 
 @asynccontextmanager
@@ -73,11 +74,14 @@ async def test_more_connections_than_a_server_takes_are_closed(monkeypatch: pyte
             writer.close()
 
 
-async def test_a_long_story_is_cut_short() -> None:
-    async with serving(Checkpoint()) as client:
-        with pytest.raises(UserError, match=r"no no no .*\(300000 characters\)$") as caught:
+@pytest.mark.parametrize("word", ["no ", "né ", "\n\0\x7f", "\U0001f40d\U0001f5fa "])
+async def test_a_long_story_is_cut_short(word: str) -> None:
+    servicer = Checkpoint()
+    servicer.story = word * 100_000
+    async with serving(servicer) as client:
+        with pytest.raises(UserError, match=r"\(300000 characters\)$") as caught:
             await client.get(PublishKind.ADAPTER)
-        assert len(str(caught.value)) < 5000
+        assert len(str(caught.value)) < 5000 and str(caught.value).startswith(word * 3)
 
 
 async def test_a_message_that_its_method_does_not_need() -> None:
