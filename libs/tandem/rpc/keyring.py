@@ -106,7 +106,7 @@ def open_keyring(security: SecurityConfig, *, loopback: bool, draw: bool = True)
             raise UserError("security.mode token needs security.secret_file where a service is started alone")
         mode = "none"
     if mode == "none" and not loopback and not security.insecure:
-        raise UserError(f"the ports would be open to other machines and to all who can reach them: {REMEDY}")
+        raise UserError(f"the ports would be open to all who can reach this machine: {REMEDY}")
     if mode == "token":
         if security.secret_file:
             return Keyring(mode, secret=_read(security.secret_file))

@@ -87,3 +87,18 @@ def test_a_missing_recipe() -> None:
     with process("no-such.yaml") as running:
         out, err = running.communicate(timeout=60)
     assert running.returncode == 2 and out == "" and err.count("\n") == 1 and "no-such.yaml" in err
+
+
+def test_a_port_that_others_can_reach_needs_a_lock(recipe: str, tmp_path: Path) -> None:
+    with process(recipe, "--host", "0.0.0.0") as running:
+        assert running.communicate(timeout=60)[1] == (
+            "tandem_rollout: the ports would be open to all who can reach this machine: set security.secret_file or "
+            "security.tls_dir, or write security.insecure: true\n"
+        )
+        assert running.returncode == 2
+    (tmp_path / "secret").write_text("x" * 40)
+    for allowed in (f"security.secret_file={tmp_path / 'secret'}", "security.insecure=true"):
+        with process(recipe, "--host", "0.0.0.0", allowed) as running:
+            assert running.stdout and json.loads(running.stdout.readline())["address"] == "0.0.0.0:0"
+            running.send_signal(signal.SIGTERM)
+            assert running.communicate(timeout=60) == ("stopped\n", "")

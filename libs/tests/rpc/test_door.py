@@ -174,9 +174,9 @@ def test_the_mode_by_where_the_ports_are(security: dict[str, Any], loopback: boo
 
 
 def test_what_would_be_open_to_all_is_refused() -> None:
-    with pytest.raises(UserError, match=r"open to other machines.*write security.insecure: true"):
+    with pytest.raises(UserError, match=r"open to all who can reach this machine.*write security.insecure: true"):
         open_keyring(SecurityConfig(mode="none"), loopback=False)
-    with pytest.raises(UserError, match="open to other machines"):  # a service alone, whose secret nobody could know
+    with pytest.raises(UserError, match="open to all who can reach"):  # a service alone, whose secret nobody could know
         open_keyring(SecurityConfig(), loopback=False, draw=False)
     with pytest.raises(UserError, match=r"token needs security.secret_file where a service is started alone"):
         open_keyring(SecurityConfig(mode="token"), loopback=True, draw=False)
