@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 from tandem.envs.checks import checked_instruction, checked_observation, checked_result, in_words
 from tandem.envs.protocol import Env, Observation
 from tandem.envs.registry import make
-from tandem_rollout.orphan import die_with_parent
+from tandem.runtime import end_with_parent
 
 
 class Worker:
@@ -75,7 +75,7 @@ def _send(answers: BinaryIO, head: dict[str, Any], seen: Observation) -> None:
 
 def main() -> None:
     """Answer over the socket that standard input is; the environment gets an empty one."""
-    die_with_parent(int(sys.argv[1]))
+    end_with_parent(int(sys.argv[1]))
     with socket.socket(fileno=os.dup(0)) as connection:
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         serve(connection.makefile("rb"), connection.makefile("wb"))

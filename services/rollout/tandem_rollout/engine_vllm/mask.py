@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from vllm.v1.sample.logits_processor import LogitsProcessor
 
-from tandem_rollout.orphan import die_with_parent
+from tandem.runtime import end_with_parent
 
 FORBIDDEN_KEY = "tandem_forbidden_token_ids"
 
@@ -23,7 +23,7 @@ class ForbidTokens(LogitsProcessor):
 
     def __init__(self, vllm_config: Any, device: torch.device, is_pin_memory: bool) -> None:
         if (parent := multiprocessing.parent_process()) is not None and parent.pid is not None:
-            die_with_parent(parent.pid)  # here, because vLLM builds this in its own process whatever the platform
+            end_with_parent(parent.pid)  # here, because vLLM builds this in its own process whatever the platform
         forbidden = vllm_config.additional_config[FORBIDDEN_KEY]
         self.forbidden = torch.tensor(forbidden, dtype=torch.int64, device=device)  # [F]
 
