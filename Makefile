@@ -90,6 +90,10 @@ bench: install  ## measure: figures, not tests
 plan-check: install  ## what `tandem plan` foresees against real processes of a 170 M model, within 10%: about a minute
 	$(PY) -m pytest tests/bench/check_plan.py --override-ini=python_files='check_*.py' -s $(ARGS)
 
+.PHONY: soak
+soak: install  ## a day of episodes, compressed: 100,000 through simulated engines and real services (SOAK_EPISODES=n)
+	$(PY) -m pytest tests/bench/check_soak.py --override-ini=python_files='check_*.py' -s $(ARGS)
+
 .PHONY: bench-consolidate
 bench-consolidate: install  ## the checkpoint manager's memory and seconds at the shape of an 8B model's adapter (disk: 20 GB)
 	$(PY) -m pytest tests/bench/bench_consolidate.py --override-ini=python_files='bench_*.py' -s $(ARGS)
