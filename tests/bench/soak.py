@@ -1,7 +1,8 @@
 """A long run in a short time: simulated engines that take no time, and everything else real.
 
 Rollout replicas in processes of their own, a checkpoint manager, the controller's Fleet, Pipeline and journal. Every
-step a version is sent to the manager, published, and loaded by all while they play on; processes are killed and replaced.
+step a version is sent to the manager, published, and loaded by all while they play on; processes are killed and
+replaced.
 Only the learner is left out: it learns nothing, so that a day of episodes takes minutes.
 """
 
