@@ -62,12 +62,13 @@ def drain(
 ) -> None:
     """Have a run leave a node: it saves, goes on elsewhere, and places nothing new there."""
 
-    async def ask() -> None:
-        async with connected(run_dir) as (client, _):
-            await client.drain(node, why)
+    async def ask() -> str:
+        async with connected(run_dir) as (client, found):
+            meant = _node(node, found)
+            await client.drain(meant, why)
+            return meant
 
-    asyncio.run(ask())
-    typer.echo(f"{node}: the run leaves it; `tandem status {run_dir}` shows how far that is")
+    typer.echo(f"{asyncio.run(ask())}: the run leaves it; `tandem status {run_dir}` shows how far that is")
 
 
 @asynccontextmanager
@@ -126,6 +127,16 @@ def _run_id(run_dir: Path) -> str:
         return str(json.loads((run_dir / FACTS_FILE).read_text())["run_id"])
     except (OSError, ValueError, KeyError, TypeError):
         return ""
+
+
+def _node(given: str, status: RunStatus) -> str:
+    """The node of the run that is meant: by its name, or by the beginning of one alone."""
+    nodes = sorted({item.member.node for item in status.members if item.member.node})
+    meant = [node for node in nodes if node == given] or [node for node in nodes if given and node.startswith(given)]
+    if len(meant) != 1:
+        what = "several nodes" if meant else "no node"
+        raise UserError(f"drain: '{given}' is {what} of this run; there are: {', '.join(nodes)}")
+    return meant[0]
 
 
 def _numbers(given: list[str]) -> dict[str, int]:

@@ -13,10 +13,12 @@ from tandem.cluster import Deployment
 from tandem.config import Config
 from tandem.rpc.clients import CheckpointClient, LearnerClient, RolloutClient
 from tandem.rpc.door import Door
-from tandem.types import Death, Identity, Member
+from tandem.runtime import WAITS, until
+from tandem.types import Death, Identity, Member, TandemError
 
 P = ParamSpec("P")
 T = TypeVar("T")
+NEWS_S = 3.0  # how long the news of a death may lag behind a call that fails for it
 WATCH_S = 0.5  # how long a look for deaths takes at most
 STARTS_AT_ONCE = 64
 
@@ -27,6 +29,7 @@ class Hosts:
     def __init__(self, deployment: Deployment, config: Config, door: Door) -> None:
         self.deployment, self.config, self.door = deployment, config, door
         self.since: dict[Identity, float] = {}  # when each was first reached, Unix seconds
+        self._heard: dict[Identity, Death] = {}
         self._threads = ThreadPoolExecutor(STARTS_AT_ONCE, "hosts")
 
     @asynccontextmanager
@@ -35,7 +38,8 @@ class Hosts:
 
         async def listen() -> None:
             while True:
-                if death := await self.call(self.deployment.wait_death, WATCH_S):
+                if death := await self._in_thread(self.deployment.wait_death, WATCH_S):
+                    self._heard[death.member.identity] = death
                     heard(death)
 
         listening = asyncio.create_task(listen(), name="deaths")
@@ -46,8 +50,20 @@ class Hosts:
             await asyncio.gather(listening, return_exceptions=True)
             self._threads.shutdown(wait=False, cancel_futures=True)
 
+    async def death_of(self, member: Member, problem: TandemError) -> Death:
+        """Why a member died to which a call has failed: as Ray tells of it soon after; else it is that it fails."""
+
+        async def told() -> Death | None:
+            return self._heard.get(member.identity)
+
+        return await until(told, every_s=0.05, for_s=NEWS_S) or Death(member, f"calls of it fail: {problem}")
+
     async def call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """One of the deployment's methods, which block."""
+        with WAITS.on("Ray", method.__name__.replace("_", " ")):
+            return await self._in_thread(method, *args, **kwargs)
+
+    async def _in_thread(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: method(*args, **kwargs))
 
     def rollout(self, member: Member) -> RolloutClient:

@@ -31,7 +31,7 @@ class Replicas:
             config.rollout,
             config.model.probe_tolerance,
             hosts.rollout,
-            lambda member, problem: self.died(Death(member, str(problem))),
+            self._lost,
             deterministic=config.run.deterministic,
             patience_s=config.cluster.start_timeout_s,
         )
@@ -53,11 +53,9 @@ class Replicas:
 
     def died(self, death: Death) -> None:
         """A replica is no more, or of no use: another takes its place."""
-        identity = death.member.identity
-        self.fleet.lose(identity)
-        now = {member.identity for member in self._deployment.rollouts}
-        if identity.index in self._wanted and identity.index not in self._places and identity in now:
-            self._begin(identity.index, self._replace(identity.index, death))
+        self.fleet.lose(death.member.identity)
+        if self._to_be_replaced(death.member):
+            self._begin(death.member.identity.index, self._replace(death))
 
     def scale(self, count: int) -> None:
         """So many replicas: more are started now, and the last ones leave when what they play has ended.
@@ -105,9 +103,22 @@ class Replicas:
 
         task.add_done_callback(ended)
 
-    async def _replace(self, index: int, death: Death) -> None:
+    def _lost(self, member: Member, problem: TandemError) -> None:
+        """The fleet has lost one; if it is dead Ray will say why."""
+
+        async def replace() -> None:
+            await self._replace(await self._hosts.death_of(member, problem))
+
+        if self._to_be_replaced(member):
+            self._begin(member.identity.index, replace())
+
+    def _to_be_replaced(self, member: Member) -> bool:
+        index, now = member.identity.index, {known.identity for known in self._deployment.rollouts}
+        return index in self._wanted and index not in self._places and member.identity in now
+
+    async def _replace(self, death: Death) -> None:
         with self._recoveries.of(death) as recovery:
-            if member := await self._start(index):
+            if member := await self._start(death.member.identity.index):
                 recovery.done(f"started {member} in its place; what it played is played by others")
 
     async def _start(self, index: int) -> Member | None:

@@ -13,6 +13,7 @@ from tandem.types import MemberStatus, Recovery, RunStatus
 
 QUIET_S = 10.0  # a pause that is worth a word
 SHOWN = 10  # recoveries
+LONGEST_NODE, SHORT_NODE = 40, 12  # characters
 
 
 def print_status(console: Console, status: RunStatus, now: float) -> None:
@@ -38,7 +39,9 @@ def print_status(console: Console, status: RunStatus, now: float) -> None:
     shown = status.recoveries[-SHOWN:]
     count = len(status.recoveries)
     _say(console, f"\ndeaths: {count}" + (f", the last {len(shown)}:" if count > len(shown) else ""))
-    _print(console, ("when", "who", "node", "why", "done", "serves again"), [_recovery(item) for item in shown])
+    for recovery in shown:
+        for line in _recovery(recovery):
+            _say(console, line)
 
 
 def ago(seconds: float) -> str:
@@ -56,7 +59,7 @@ def _member(status: MemberStatus, now: float) -> tuple[str, ...]:
     return (
         f"{who.role.replace('_', ' ')} {who.index}",
         str(who.generation),
-        status.member.node,
+        short(status.member.node),
         status.state,
         ago(now - status.since),
         "" if status.version is None else str(status.version),
@@ -64,16 +67,17 @@ def _member(status: MemberStatus, now: float) -> tuple[str, ...]:
     )
 
 
-def _recovery(recovery: Recovery) -> tuple[str, ...]:
+def _recovery(recovery: Recovery) -> tuple[str, str]:
     member = recovery.death.member
-    return (
-        _when(recovery.at),
-        str(member.identity),
-        member.node,
-        recovery.death.why,
-        recovery.action or "under way",
-        "not yet" if recovery.seconds is None else f"after {recovery.seconds:.1f} s",
-    )
+    where = f" on {short(member.node)}" if member.node else ""
+    again = "not served again yet" if recovery.seconds is None else f"served again after {recovery.seconds:.1f} s"
+    done = f"{recovery.action}; " if recovery.action else ""
+    return f"  {_when(recovery.at)} {member.identity}{where}: {recovery.death.why}", f"    {done}its place is {again}"
+
+
+def short(node: str) -> str:
+    """A node's name; of a long one, such as Ray's own ids, the beginning, which will do to name it."""
+    return node if len(node) <= LONGEST_NODE else node[:SHORT_NODE]
 
 
 def _when(at: float) -> str:

@@ -21,14 +21,13 @@ from typing import TypeVar
 from tandem.obs import get_logger
 from tandem.runtime import until
 from tandem.types import Death, Member, Role, TandemError, Unavailable, UserError
-from tandem_controller.hosts import Hosts
+from tandem_controller.hosts import NEWS_S, Hosts
 from tandem_controller.recoveries import Recoveries
 from tandem_controller.replicas import Replicas
 from tandem_controller.services import History, Services, bring
 
 log = get_logger(__name__)
 T = TypeVar("T")
-NEWS_S = 3.0  # how long the news of a death may lag behind a call that fails for it
 ANSWER_S = 10.0  # within which a living service says how it is
 
 

@@ -53,7 +53,10 @@ REMEDIES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         ),
     )
 )
-OTHERWISE = "look at its last lines and at its log, which Ray keeps on that node"
+OTHERWISE = (
+    "look at its last lines, and at its log: in `logs` of the run directory, or in tandem-logs where that node keeps "
+    "temporary files"
+)
 
 
 def told(death: Death, action: str = "") -> tuple[str, ...]:

@@ -154,7 +154,12 @@ async def test_scale_and_drain_by_command(control: Control, run: Run, run_dir: P
     )
     code, out, _ = await tandem("drain", run_dir, "node-2", "--why", "a new disk")
     assert code == 0 and out.startswith("node-2: the run leaves it")
-    assert run.asked == [("scale", 3, 2), ("drain", "node-2", "a new disk")]
+    code, out, _ = await tandem("drain", run_dir, "hea")  # the head's beginning
+    assert code == 0 and out.startswith("head: the run leaves it")
+    assert run.asked == [("scale", 3, 2), ("drain", "node-2", "a new disk"), ("drain", "head", "asked for by hand")]
+    for name, why in (("node-", "several nodes"), ("node-9", "no node"), ("", "no node")):
+        code, _, err = await tandem("drain", run_dir, name)
+        assert (code, err) == (2, f"tandem: drain: '{name}' is {why} of this run; there are: head, node-1, node-2\n")
 
 
 @pytest.mark.parametrize(
@@ -237,6 +242,7 @@ def test_a_table_shows_everybody_and_no_markup_of_theirs() -> None:
     print_status(console, replace(STATUS, recoveries=many), now=1_000_300.0)
     lines = console.export_text().splitlines()
     assert "nothing has progressed for 12 s" in lines and "deaths: 12, the last 10:" in lines
-    assert sum("[bold]exit code 3[/bold]" in line for line in lines) == 10
+    assert sum("rollout 1 (generation 2) on node-2: [bold]exit code 3[/bold]" in line for line in lines) == 10
+    assert lines.count("    a new one is started on node-3; its place is served again after 12.2 s") == 10
     (member,) = [line.split() for line in lines if line.startswith("rollout 1 ")]
     assert member == ["rollout", "1", "3", "node-2", "serving", "100", "s", "12", "10.0.0.2:4712"]

@@ -23,8 +23,8 @@ def test_a_death_that_the_run_gets_over() -> None:
         "    Traceback (most recent call last):",
         "    ValueError: no such environment",
         "  done: a new one is started; its 5 groups are played by the others",
-        "  to do: nothing, unless it happens again; then look at its last lines and at its log, which Ray keeps on "
-        "that node",
+        "  to do: nothing, unless it happens again; then look at its last lines, and at its log: in `logs` of the run "
+        "directory, or in tandem-logs where that node keeps temporary files",
     )
 
 
