@@ -32,8 +32,9 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
     ) -> pb.TrainStepResponse:
         """Header, then groups."""
         header = await _header(request_iterator)
+        request_id = _id(header)
         groups: list[TrajectoryGroup] = []
-        if not self.leader.known(header.request_id):
+        if not self.leader.known(request_id):
             self.leader.check_version(header.expected_version)  # before the groups have travelled
             groups = [_group(part) async for part in request_iterator]
             if len(groups) != header.groups:
@@ -41,13 +42,13 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
                     f"train step: {len(groups)} groups came where the header said {header.groups}; send "
                     "the whole step again"
                 )
-        result: TrainResult = await self.leader.train_step(header.request_id, header.expected_version, groups)
+        result: TrainResult = await self.leader.train_step(request_id, header.expected_version, groups)
         return pb.TrainStepResponse(policy_version=result.policy_version, metrics=result.metrics)
 
     async def Snapshot(self, request: pb.SnapshotRequest, context: grpc.aio.ServicerContext) -> pb.SnapshotResponse:
         """Every rank's copy."""
         kind = codec.decode_kind(request.kind)
-        taken = await self.leader.snapshot(_id(request.request_id), request.expected_version, kind)
+        taken = await self.leader.snapshot(_id(request), request.expected_version, kind)
         return pb.SnapshotResponse(bytes=taken.size, seconds=taken.seconds)
 
     async def Export(self, request: pb.ExportRequest, context: grpc.aio.ServicerContext) -> pb.ExportResponse:
@@ -56,14 +57,14 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
         to = Destinations(
             codec.check_address(request.checkpoint_address), tuple(map(codec.check_address, request.replica_addresses))
         )
-        exported = await self.leader.export(_id(request.request_id), request.expected_version, kind, to)
+        exported = await self.leader.export(_id(request), request.expected_version, kind, to)
         shards = [codec.encode_shard(shard) for shard in exported.shards]
         return pb.ExportResponse(shards=shards, missed=exported.missed)
 
     async def Restore(self, request: pb.RestoreRequest, context: grpc.aio.ServicerContext) -> pb.RestoreResponse:
         """From published folders."""
         state = codec.decode_adapter(request.state) if request.HasField("state") else None
-        version = await self.leader.restore(_id(request.request_id), codec.decode_adapter(request.adapter), state)
+        version = await self.leader.restore(_id(request), codec.decode_adapter(request.adapter), state)
         return pb.RestoreResponse(policy_version=version)
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: grpc.aio.ServicerContext) -> pb.GetStatusResponse:
@@ -82,7 +83,6 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
 async def _header(parts: AsyncIterator[pb.TrainStepRequest]) -> pb.TrainStepHeader:
     async for part in parts:
         if part.WhichOneof("part") == "header":
-            _id(part.header.request_id)
             return part.header
         break
     raise UserError("train step: the stream must begin with its header")
@@ -94,7 +94,8 @@ def _group(part: pb.TrainStepRequest) -> TrajectoryGroup:
     return codec.decode_group(part.group)
 
 
-def _id(request_id: str) -> str:
-    if not request_id:
+def _id(request: pb.TrainStepHeader | pb.SnapshotRequest | pb.ExportRequest | pb.RestoreRequest) -> str:
+    """Of one kind of request: the answer to another would make no sense here."""
+    if not request.request_id:
         raise UserError("the request has no request id; make one per intention and repeat it with every retry")
-    return request_id
+    return f"{request.DESCRIPTOR.name} {request.request_id}"

@@ -19,7 +19,7 @@ from tandem.config import Config
 from tandem.rpc import codec
 from tandem.rpc.clients import CheckpointClient, LearnerClient
 from tandem.rpc.gen.learner.v1 import learner_pb2 as pb
-from tandem.types import NotFound, PublishKind, StaleRequest, TrajectoryGroup, Unavailable, UserError
+from tandem.types import AdapterRef, NotFound, PublishKind, StaleRequest, TrajectoryGroup, Unavailable, UserError
 from tandem_learner.comm import close_comm, open_comm, open_store
 from tandem_learner.core import LearnerCore
 from tandem_learner.figures import gap_warning, warnings
@@ -117,6 +117,15 @@ async def test_malformed_streams_are_refused_and_change_nothing(
             await _send(client, stream)
     assert (await client.status()).policy_version == 0
     assert (await client.train_step(0, groups)).policy_version == 1
+
+
+async def test_an_id_is_of_one_kind_of_request(client: LearnerClient, groups: list[TrajectoryGroup]) -> None:
+    """Another method's answer is none of ours."""
+    taken = await client.snapshot(0, PublishKind.ADAPTER, request_id="same")
+    assert await client.snapshot(0, PublishKind.ADAPTER, request_id="same") == taken
+    with pytest.raises(UserError, match="is not in the run's store"):
+        await client.restore(AdapterRef(0, "/etc", "0" * 64, "", "", 0), None, request_id="same")
+    assert (await client.train_step(0, groups, request_id="same")).policy_version == 1
 
 
 async def test_export_publish_restore_round(
