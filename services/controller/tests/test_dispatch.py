@@ -130,13 +130,13 @@ async def test_one_that_others_say_is_dead_plays_no_more_and_what_it_says_late_c
 
 
 async def test_a_newcomer_takes_what_waits_at_once() -> None:
-    busy = Steps()
-    async with fleet_of(busy) as fleet, at(Steps(open_=True)) as more:
+    busy, newcomer = Steps(), Steps(open_=True)
+    async with fleet_of(busy) as fleet, at(newcomer) as more:
         await fleet.load(BASE)
         playing = asyncio.ensure_future(fleet.play(replace(TASK, seeds=tuple(range(12)))))
         await busy.begun(5)
         await fleet.admit(more.members(first=1)[0])
-        await more.replicas[0].begun(7)
+        await newcomer.begun(7)
         busy.open.set()
         assert seeds_of(await playing) == list(range(12))
 
