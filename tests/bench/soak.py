@@ -33,7 +33,7 @@ from tandem_controller.run_dir import RunDir
 from tandem_rollout.base_model import read_base_model
 from tests.bench.rehearsal import ROOT, Footprint, Host, fleet_at, footprint, host
 
-GROUPS, SIZE, REPLICAS = 64, 8, 2
+GROUPS, SIZE, REPLICAS, SEATS = 64, 8, 2, 128
 LAYER = "base_model.model.model.language_model.layers.0.self_attn.q_proj"
 
 
@@ -68,7 +68,7 @@ def soak_config(folder: Path, steps: int) -> Config:
                 "group_size": SIZE,
                 "max_staleness": 1,
                 "max_tokens": 12,
-                "max_concurrent_episodes": 128,
+                "max_concurrent_episodes": SEATS,
                 "engine": {"kind": "simulated", "max_num_seqs": 1024},
             },
             "checkpoint": {"url": str(folder / "store")},
@@ -180,4 +180,6 @@ def assert_level(rows: list[Row], mib: float) -> None:
     for before, after in zip((middle.controller, *middle.hosts), (end.controller, *end.hosts), strict=True):
         assert after.rss_mib <= before.rss_mib + mib
         assert after.files <= before.files + 12
-        assert after.threads <= before.threads + 8
+    assert end.controller.threads <= middle.controller.threads + 8
+    # an environment's thread is kept for the next episode: no more than there are seats, and as many that still close
+    assert all(one.threads <= 2 * REPLICAS * SEATS + 32 for one in end.hosts)
