@@ -22,7 +22,7 @@ class FaultsConfig(Section):
         description="Seconds without any progress after which the log says who waits for whom; later again and again.",
     )
     resend_s: Annotated[float, Field(ge=0, le=1e6)] = Field(
-        default=15,
+        default=3,
         description="Seconds for which a learner rank goes on trying to send its shard to a checkpoint manager that is "
-        "gone: it may be started again at the same address.",
+        "gone: a broken connection is none that died. More where it is started again at the same address.",
     )
