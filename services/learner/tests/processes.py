@@ -15,8 +15,8 @@ from tandem.rpc.clients import LearnerClient
 from tandem.rpc.ports import held_address
 from tandem.runtime import deadline
 
-START_S = 120
-STOP_S = 30
+START_S = 300
+STOP_S = 60
 
 
 @dataclass(frozen=True)
