@@ -133,9 +133,9 @@ class Dispatch:
     def _free(self, replica: Replica) -> bool:
         if replica.draining or not replica.calls:
             return not replica.draining
-        if self._fixed or any(self._suspect(call.unit) for call in replica.calls):
+        if self._fixed or replica.episodes >= RESERVE * self._limits.max_concurrent_episodes:
             return False
-        return replica.episodes < RESERVE * self._limits.max_concurrent_episodes
+        return not any(self._suspect(call.unit) for call in replica.calls)
 
     def _start(self, unit: Unit, replica: Replica) -> None:
         call = Call(unit, replica)

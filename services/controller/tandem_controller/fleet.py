@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from tandem.config import RolloutConfig
 from tandem.obs import get_logger
 from tandem.rpc.clients import RolloutClient
-from tandem.runtime import deadline, retry, together
+from tandem.runtime import deadline, retry
 from tandem.types import (
     AdapterLoaded,
     AdapterRef,
@@ -29,7 +29,7 @@ from tandem.types import (
 from tandem_controller.agreement import agreed, proved, sift
 from tandem_controller.dispatch import Dispatch
 from tandem_controller.quiet import Quiet
-from tandem_controller.units import Play, Replica
+from tandem_controller.units import Play, Replica, ask_all
 
 log = get_logger(__name__)
 T = TypeVar("T")
@@ -82,23 +82,33 @@ class Fleet:
         """
         replica = Replica(member, self._connect(member))
         try:
-            async with self._changing:
-                await replica.client.wake()
-                if self.serving is not None:
-                    answer = await replica.client.load_adapter(self.serving)
-                    self._probe = proved(self.serving, member, answer, self._probe, self.probe_tolerance)
-                if self.asleep:
-                    await replica.client.sleep()
-                for other in self._of_index(member.identity.index):
-                    if other.member.identity.generation > member.identity.generation:
-                        raise StaleRequest(f"{other.member} is there already: {member} is not let in")
-                    self._leave(other)
-                self._manned.set()
-                self._deserted.clear()
-                self._dispatch.enter(replica)
+            while not await self._let_in(replica):
+                pass  # meanwhile the others have come to serve something else
         except BaseException:
             await replica.client.close()
             raise
+
+    async def _let_in(self, replica: Replica) -> bool:
+        """Have it serve what the others do, beside all else that goes on, and let it in if they still do."""
+        serving, member, answer = self.serving, replica.member, None
+        await replica.client.wake()
+        if serving is not None:
+            answer = await replica.client.load_adapter(serving)
+        async with self._changing:
+            if self.serving is not serving:
+                return False
+            if serving is not None and answer is not None:
+                self._probe = proved(serving, member, answer, self._probe, self.probe_tolerance)
+            if self.asleep:
+                await replica.client.sleep()
+            for other in self._of_index(member.identity.index):
+                if other.member.identity.generation > member.identity.generation:
+                    raise StaleRequest(f"{other.member} is there already: {member} is not let in")
+                self._leave(other)
+            self._manned.set()
+            self._deserted.clear()
+            self._dispatch.enter(replica)
+            return True
 
     def lose(self, identity: Identity) -> None:
         """It is no more: what it was playing is played elsewhere from its seeds. Nobody is told: the caller knows."""
@@ -147,7 +157,7 @@ class Fleet:
             TandemError: most cannot, or acknowledged other weights than asked for.
         """
         async with self._changing:
-            answers = await self._ask_all(lambda replica: replica.client.load_adapter(adapter))
+            answers = await ask_all(self._dispatch.replicas, lambda replica: replica.client.load_adapter(adapter))
             loaded = self._agreed(adapter, answers)
         await self._someone()
         return max((answer.seconds for answer in loaded), default=0.0)
@@ -166,7 +176,7 @@ class Fleet:
 
         async with self._changing:
             self.asleep = False
-            return {member.identity: said for member, said in (await self._ask_all(ask)).items()}
+            return {member.identity: said for member, said in (await ask_all(self._dispatch.replicas, ask)).items()}
 
     async def settle(self, published: AdapterRef, pushed: Mapping[Identity, AdapterLoaded | TandemError]) -> None:
         """Hold what `load_pushed` gave against what was published; who did not get it loads that. One that can in
@@ -191,7 +201,7 @@ class Fleet:
                 ) from problem
 
         async with self._changing:
-            self._agreed(published, await self._ask_all(from_store))
+            self._agreed(published, await ask_all(self._dispatch.replicas, from_store))
         await self._someone()
 
     async def sleep(self) -> None:
@@ -244,22 +254,9 @@ class Fleet:
                 f"no rollout replica is left, and none came within {self._patience_s:g} s; {self._last_lost}"
             ) from problem
 
-    async def _ask_all(self, ask: Callable[[Replica], Awaitable[T]]) -> dict[Member, T | TandemError]:
-        """What each replica answers, or why it does not."""
-
-        async def one(replica: Replica) -> T | TandemError:
-            try:
-                return await ask(replica)
-            except TandemError as problem:
-                return problem
-
-        replicas = list(self._dispatch.replicas)
-        answers = await together(*map(one, replicas))
-        return {replica.member: answer for replica, answer in zip(replicas, answers, strict=True)}
-
     async def _told(self, ask: Callable[[RolloutClient], Awaitable[T]]) -> dict[Member, T]:
         """What the replicas answer; who does not is lost, if most do."""
-        answers, lost = sift(await self._ask_all(lambda replica: ask(replica.client)))
+        answers, lost = sift(await ask_all(self._dispatch.replicas, lambda replica: ask(replica.client)))
         self._lost(lost)
         return answers
 

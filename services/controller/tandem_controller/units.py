@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 from tandem.rpc.clients import RolloutClient
-from tandem.types import Identity, Member, RolloutTask, StopReason, Trajectory, TrajectoryGroup
+from tandem.runtime import together
+from tandem.types import Identity, Member, RolloutTask, StopReason, TandemError, Trajectory, TrajectoryGroup
+
+T = TypeVar("T")
 
 
 class Play:
@@ -85,3 +89,17 @@ def given_up(task: RolloutTask, why: str) -> TrajectoryGroup:
     failed = (Trajectory(m, (), StopReason.ENV_ERROR, 0.0, error=why) for m in range(task.group_size))
     name = f"v{task.policy_version}-s{task.sampling_seed}-t{seed}"
     return TrajectoryGroup(name, task.env, seed, task.policy_version, tuple(failed), {})
+
+
+async def ask_all(replicas: Sequence[Replica], ask: Callable[[Replica], Awaitable[T]]) -> dict[Member, T | TandemError]:
+    """What each replica answers, or why it does not."""
+
+    async def one(replica: Replica) -> T | TandemError:
+        try:
+            return await ask(replica)
+        except TandemError as problem:
+            return problem
+
+    asked = list(replicas)
+    answers = await together(*map(one, asked))
+    return {replica.member: answer for replica, answer in zip(asked, answers, strict=True)}
