@@ -19,8 +19,19 @@ import pytest
 
 from tandem.config import Config
 from tandem.rpc.door import Door
-from tandem.types import Death, Identity, Member, PublishKind, Role, TandemError, TrajectoryGroup, UserError
+from tandem.types import (
+    Death,
+    Identity,
+    Member,
+    PublishKind,
+    Role,
+    TandemError,
+    TrajectoryGroup,
+    Unavailable,
+    UserError,
+)
 from tandem_checkpoint_manager import main as manager_main
+from tandem_controller import supervisor
 from tandem_controller.demonstrations import Expert
 from tandem_controller.hosts import Hosts
 from tandem_controller.loop import learn
@@ -159,15 +170,15 @@ async def world_of(folder: Path, **faults: int) -> AsyncIterator[World]:
     status = await learner.status()
     services = Services(replicas.fleet, learner, manager, status.adapter_config_json, status.base_model)
     history = partial(imitated, expert)
-    supervisor = services.keeper = Supervisor(hosts, services, replicas, recoveries, history)
+    kept = services.keeper = Supervisor(hosts, services, replicas, recoveries, history)
     cursor, groups = 0, dict[int, list[TrajectoryGroup]]()
     for version in range(STEPS):
         groups[version], cursor = expert.take(cursor)
     try:
-        async with hosts.deaths(supervisor.died):
-            yield World(config, deployment, services, supervisor, groups)
+        async with hosts.deaths(kept.died):
+            yield World(config, deployment, services, kept, groups)
     finally:
-        await supervisor.close()
+        await kept.close()
         await replicas.close()
         await services.learner.close()
         await services.checkpoints.close()
@@ -290,6 +301,28 @@ async def test_without_restarts_the_first_death_ends_the_run(tmp_path: Path) -> 
             await made(world)
 
 
+async def test_a_store_that_fails_for_a_while_costs_no_service_its_life(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervisor, "NEWS_S", 0.01)
+    failures = iter([True] * (supervisor.TRIES - 1))
+
+    async def work() -> str:
+        if next(failures, False):
+            raise Unavailable("the store does not answer")
+        return "published"
+
+    async with world_of(tmp_path) as world:
+        assert await world.services.keeper.keep(work) == "published"
+        failures = iter([True] * 99)
+        with pytest.raises(Unavailable, match="the store does not answer"):
+            await world.services.keeper.keep(work)
+        assert world.deployment.starts == []
+        failures = iter([True] * 2)
+        assert await world.services.keeper.keep(work, blames=Role.LEARNER) == "published"
+        assert world.deployment.starts == ["learner x1"]
+
+
 async def test_other_numbers_of_ranks_and_places_wait_for_the_boundary(tmp_path: Path) -> None:
     saves = list[int]()
 
@@ -303,15 +336,16 @@ async def test_other_numbers_of_ranks_and_places_wait_for_the_boundary(tmp_path:
         await world.services.keeper.boundary(save_now)
         assert not saves  # nothing is asked for
         await world.supervisor.drain("node-0", "it is to be replaced")
-        assert world.supervisor.pending() == ("the learner leaves node node-0",)
+        await world.supervisor.drain("node-0", "it is told again")
+        assert world.supervisor.pending() == ("node node-0 is left",)
         await made(world)
         await world.services.keeper.boundary(save_now)
         assert saves == [2] and not world.supervisor.pending()
-        assert world.deployment.starts == ["not on node-0", "learner x1"]
+        assert world.deployment.starts == ["not on node-0", "not on node-0", "learner x1"]
         world.deployment.refuses["learner x7"] = 1
         await world.supervisor.scale(learner=7)
         await world.services.keeper.boundary(save_now)  # no room: it goes on as it was
-        assert world.deployment.starts[2:] == ["learner x7", "learner x1"]
+        assert world.deployment.starts[3:] == ["learner x7", "learner x1"]
         await made(world)
         with pytest.raises(UserError, match="node-9: nothing of this run is there"):
             await world.supervisor.drain("node-9", "why not")

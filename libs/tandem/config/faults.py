@@ -14,8 +14,8 @@ class FaultsConfig(Section):
 
     restarts: NonNegative = Field(
         default=3,
-        description="Times that a service is started anew at one policy version before the run ends, or goes on "
-        "without that replica; 0: a service that dies ends the run.",
+        description="Times that learner or checkpoint manager are started anew at one policy version before the run "
+        "ends; a replica is started again and again. 0: nobody is replaced.",
     )
     stall_s: Annotated[float, Field(gt=0, le=1e6)] = Field(
         default=120,

@@ -10,6 +10,7 @@ from uuid import uuid4
 
 import grpc
 from google.protobuf.message import Message
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from tandem.rpc.access import LARGEST, REST
 from tandem.rpc.door import OPEN, Door
@@ -69,6 +70,15 @@ class Peer:
                     yield reply
             finally:
                 call.cancel()
+
+    async def alive(self, timeout_s: float) -> bool:
+        """Whether a process serves there and answers at all, by the stock health service."""
+        try:
+            health: Any = health_pb2_grpc.HealthStub(self.channel)
+            await health.Check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+        except grpc.aio.AioRpcError as problem:
+            return problem.code() is grpc.StatusCode.NOT_FOUND
+        return True
 
     async def close(self) -> None:
         """Close the channel: calls that are under way end as Unavailable."""

@@ -30,6 +30,11 @@ async def deadline(seconds: float, what: str) -> AsyncIterator[None]:
         raise Unavailable(f"{what}: no answer within {seconds:g} s") from problem
 
 
+async def pause(seconds: float) -> None:
+    """Let time pass."""
+    await asyncio.sleep(seconds)
+
+
 async def until(ask: Callable[[], Awaitable[T | None]], *, every_s: float, for_s: float) -> T | None:
     """Ask until the answer is not None; None where it still is after `for_s` seconds."""
     end = time.monotonic() + for_s

@@ -104,6 +104,16 @@ async def test_a_call_whose_channel_is_closed_under_it_is_unavailable_and_its_ta
         await cancelled
 
 
+async def test_whether_a_process_answers_at_all(server: RunningServer) -> None:
+    client = RolloutClient(server.address)
+    assert await client.peer.alive(10)
+    await server.set_serving(False)  # it says that it is not well: it answers
+    assert await client.peer.alive(10)
+    await server.stop(0)
+    assert not await client.peer.alive(10)
+    await client.close()
+
+
 async def test_a_client_stream_arrives_whole(server: RunningServer) -> None:
     client = CheckpointClient(server.address)
     sent = await client.put_shard(ShardRef(PublishKind.ADAPTER, 1, 0, 1, "x", 0), (b"ab", b"cde"))

@@ -34,7 +34,10 @@ def train(
     """Train: start the services, evaluate, run GRPO, evaluate again, report."""
     config = _config(recipe, overrides or [], print_config)
     if restarts:
-        raise typer.Exit(_restarting("train", recipe, overrides, config, restarts))
+        from tandem_controller.restarting import run_restarting  # noqa: PLC0415 - see above
+
+        given = [str(recipe), *(overrides or []), *(["--resume"] if resume else []), *(["--force"] if force else [])]
+        raise typer.Exit(run_restarting("train", given, Path(config.run.dir) / config.run.name, restarts, Console()))
     from tandem_controller.main import run_training  # noqa: PLC0415 - see above
 
     console = Console()
@@ -98,13 +101,6 @@ def _config(recipe: Path, overrides: list[str], print_only: bool) -> Config:
         raise typer.Exit
     setup_logging(config.obs, "controller")
     return config
-
-
-def _restarting(verb: str, recipe: Path, overrides: list[str] | None, config: Config, restarts: int) -> int:
-    from tandem_controller.restarting import run_restarting  # noqa: PLC0415 - see above
-
-    run_dir = Path(config.run.dir) / config.run.name
-    return run_restarting(verb, [str(recipe), *(overrides or [])], run_dir, restarts, Console())
 
 
 def _print_next(console: Console, recipe: Path, overrides: list[str] | None) -> None:

@@ -97,16 +97,16 @@ async def _play(
 ) -> list[Evaluation]:
     hosts = Hosts(deployment, config, deployment.keyring.door(Identity(Role.CONTROLLER, 0, 1)))
     replicas = Replicas(hosts, Recoveries())
-    try:
-        async with hosts.deaths(replicas.died):
+    async with hosts.deaths(replicas.died):
+        try:
             await replicas.open()
             evaluations = list[Evaluation]()
             for ref, save in zip(refs, saves, strict=True):
                 await replicas.fleet.load(ref)
                 evaluations.append(await evaluate(replicas.fleet, config, ref, suites, save))
             return evaluations
-    finally:
-        await replicas.close()
+        finally:
+            await replicas.close()
 
 
 def temperature(request: Request) -> float:

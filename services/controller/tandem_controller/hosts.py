@@ -11,11 +11,13 @@ from typing import ParamSpec, TypeVar
 
 from tandem.cluster import Deployment
 from tandem.config import Config
+from tandem.obs import get_logger
 from tandem.rpc.clients import CheckpointClient, LearnerClient, RolloutClient
 from tandem.rpc.door import Door
-from tandem.runtime import WAITS, until
+from tandem.runtime import WAITS, beside, until
 from tandem.types import Death, Identity, Member, TandemError
 
+log = get_logger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
 NEWS_S = 3.0  # how long the news of a death may lag behind a call that fails for it
@@ -34,7 +36,7 @@ class Hosts:
 
     @asynccontextmanager
     async def deaths(self, heard: Callable[[Death], None]) -> AsyncIterator[None]:
-        """Tell of every death for as long as the body runs."""
+        """Tell of every death for as long as the body runs. No call is possible after it."""
 
         async def listen() -> None:
             while True:
@@ -42,12 +44,13 @@ class Hosts:
                     self._heard[death.member.identity] = death
                     heard(death)
 
-        listening = asyncio.create_task(listen(), name="deaths")
+        def failed(problem: BaseException) -> None:
+            log.error("deaths are not heard of any more, only found out: %s", problem, exc_info=problem)
+
         try:
-            yield
+            async with beside(listen(), failed):
+                yield
         finally:
-            listening.cancel()
-            await asyncio.gather(listening, return_exceptions=True)
             self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def death_of(self, member: Member, problem: TandemError) -> Death:

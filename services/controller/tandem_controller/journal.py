@@ -83,16 +83,8 @@ class Journal:
 
     def steps(self, since: int) -> tuple[Step, ...]:
         """The steps from version `since` on whose groups are there, without a gap; of one taken twice the later."""
-        found: dict[int, Step] = {}
-        seen = set[int]()
         with ExitStack() as stack:
-            for record in chain.from_iterable(map(_records, self._opened(stack))):
-                if record.kind == _GROUP:
-                    seen.add(record.key)
-                elif seen.issuperset((step := _step(record.data)).seeds):
-                    found[step.version] = step
-        versions = takewhile(found.__contains__, count(since))
-        return tuple(found[version] for version in versions)
+            return _steps(self._opened(stack), since)
 
     def learned(self, since: int, until: int) -> Iterator[tuple[Step, list[TrajectoryGroup]]]:
         """What versions `since` .. `until` - 1 learned from, in order, with one step's groups in memory at a time.
@@ -102,7 +94,7 @@ class Journal:
         """
         with ExitStack() as stack:
             files = self._opened(stack)  # all of them, now: a file that is settled meanwhile can still be read
-            steps = deque(step for step in self.steps(since) if step.version < until)
+            steps = deque(step for step in _steps(files, since) if step.version < until)
             seeds = {seed for step in steps for seed in step.seeds}
             pending: dict[int, bytes] = {}
             version = since
@@ -202,6 +194,17 @@ def _step(data: bytes) -> Step:
     after = content["after"]
     ahead = tuple(tuple(seeds) for seeds in after["ahead"])
     return Step(tuple(content["seeds"]), Position(after["version"], after["next_seed"], ahead))
+
+
+def _steps(files: Iterable[BinaryIO], since: int) -> tuple[Step, ...]:
+    found: dict[int, Step] = {}
+    seen = set[int]()
+    for record in chain.from_iterable(map(_records, files)):
+        if record.kind == _GROUP:
+            seen.add(record.key)
+        elif seen.issuperset((step := _step(record.data)).seeds):
+            found[step.version] = step
+    return tuple(found[version] for version in takewhile(found.__contains__, count(since)))
 
 
 def _records(file: BinaryIO) -> Iterator[_Record]:

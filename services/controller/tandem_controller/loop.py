@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Awaitable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +21,7 @@ from tandem.config import Config
 from tandem.obs import get_logger
 from tandem.rpc.channel import new_request_id
 from tandem.runtime import reach
-from tandem.types import PublishKind, TandemError, TrainResult, TrajectoryGroup
+from tandem.types import PublishKind, Role, TandemError, TrainResult, TrajectoryGroup
 from tandem_controller.evaluate import fixed_greedy
 from tandem_controller.journal import Position
 from tandem_controller.past import Past
@@ -31,10 +31,11 @@ from tandem_controller.rollouts import play_step
 from tandem_controller.run_dir import RunDir
 from tandem_controller.saver import Saver
 from tandem_controller.scores import tell_scores
-from tandem_controller.services import History, Services, adapter_of, bring, publish, push
+from tandem_controller.services import History, Services, Unkept, adapter_of, bring, publish, push
 from tandem_controller.suites import FIXED, plan
 
 log = get_logger(__name__)
+STEP_S = 3600.0  # of a train step as a whole; ranks that hang in it are found out long before
 
 
 @dataclass(slots=True)
@@ -167,7 +168,11 @@ async def make_version(services: Services, pipeline: Pipeline, version: int, wat
 async def learn(services: Services, version: int, groups: Sequence[TrajectoryGroup]) -> TrainResult:
     """Have the learner make the next version of the groups, once, whatever dies meanwhile."""
     request_id = new_request_id()
-    result = await services.keeper.keep(lambda: services.learner.train_step(version, groups, request_id=request_id))
+
+    def step() -> Awaitable[TrainResult]:
+        return services.learner.train_step(version, groups, STEP_S, request_id)
+
+    result = await services.keeper.keep(step, blames=Role.LEARNER)
     services.version = result.policy_version
     return result
 
@@ -197,6 +202,7 @@ async def save(services: Services, run: RunDir, position: Position) -> None:
 
 async def save_what_can_be(services: Services, run: RunDir, position: Position, saver: Saver) -> None:
     """After a service failed: save what was made since the last save, if the others still can."""
+    services.keeper = Unkept()  # what could be mended has been
     with suppress(TandemError):  # it is told
         await saver.settle()
     if saver.saved == position.version:

@@ -177,13 +177,13 @@ async def connected(
         direct=config.sync.transport == "grpc",
     )
     supervisor = services.keeper = Supervisor(hosts, services, replicas, recoveries, history)
-    try:
-        async with hosts.deaths(supervisor.died):
+    async with hosts.deaths(supervisor.died):
+        try:
             await replicas.open()
             yield supervisor
             await mirror_caught_up(services.checkpoints, console, stop)
-    finally:
-        await supervisor.close()
-        await replicas.close()
-        await services.learner.close()
-        await services.checkpoints.close()
+        finally:
+            await supervisor.close()
+            await replicas.close()
+            await services.learner.close()
+            await services.checkpoints.close()

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tandem.obs import get_logger
-from tandem.types import Death, Recovery
+from tandem.types import Death, Recovery, TandemError
 from tandem_controller.telling import recovered, told
 
 log = get_logger(__name__)
@@ -38,7 +38,7 @@ class Recoveries:
 
     @contextmanager
     def of(self, death: Death) -> Iterator[Open]:
-        """A recovery for as long as the body runs; it has failed where the body does not say `done`."""
+        """A recovery for as long as the body runs, which says `done`, or raises where nothing helps."""
         at, began, number = time.time(), time.monotonic(), self._count
         self._count += 1
         self._all.pop(number - REMEMBERED, None)
@@ -47,9 +47,9 @@ class Recoveries:
         opened = Open()
         try:
             yield opened
-        finally:
-            if opened.action:
-                recovery = self._all[number] = Recovery(death, at, opened.action, time.monotonic() - began)
-                log.warning("%s: %s", recovered(recovery), opened.action)
-            else:
-                log.error("%s", "\n".join(told(death)))
+        except TandemError:
+            log.error("%s", "\n".join(told(death)))
+            raise
+        if opened.action:
+            recovery = self._all[number] = Recovery(death, at, opened.action, time.monotonic() - began)
+            log.warning("%s: %s", recovered(recovery), opened.action)

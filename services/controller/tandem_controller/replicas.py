@@ -9,21 +9,23 @@ All of it happens beside the loop, which goes on with the replicas there are.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Coroutine
 from typing import Any
 
 from tandem.obs import get_logger
-from tandem.runtime import together
-from tandem.types import Death, Member, TandemError, UserError
+from tandem.runtime import retry, together
+from tandem.types import Death, Member, TandemError, Unavailable, UserError
 from tandem_controller.fleet import Fleet
 from tandem_controller.hosts import Hosts
 from tandem_controller.recoveries import Recoveries
 
 log = get_logger(__name__)
+PAUSE_S, LONGEST_PAUSE_S = 2.0, 120.0  # between two starts of a replica, at first and later
 
 
 class Replicas:
-    """See the module. A replica is started `faults.restarts` times in a row before its place is given up."""
+    """See the module. Without `faults.restarts` nobody is replaced."""
 
     def __init__(self, hosts: Hosts, recoveries: Recoveries) -> None:
         config = hosts.config
@@ -36,13 +38,21 @@ class Replicas:
             patience_s=config.cluster.start_timeout_s,
         )
         self._hosts, self._deployment, self._recoveries = hosts, hosts.deployment, recoveries
-        self._restarts = config.faults.restarts
+        self._replaces = config.faults.restarts > 0
+        self._unheard: dict[int, Death] = {}  # told while something happened to its place
         self._places: dict[int, asyncio.Task[None]] = {}  # what happens to a place now, by index
         self._wanted = {member.identity.index for member in self._deployment.rollouts}
 
     async def open(self) -> None:
-        """Give traffic to those that the deployment has started."""
-        await together(*map(self.fleet.admit, self._deployment.rollouts))
+        """Give traffic to those that the deployment has started; who has died since is replaced."""
+
+        async def admit(member: Member) -> None:
+            try:
+                await self.fleet.admit(member)
+            except Unavailable as problem:
+                self.died(Death(member, str(problem)))
+
+        await together(*map(admit, self._deployment.rollouts))
 
     def state(self, member: Member) -> str:
         """What a member does, in a word."""
@@ -54,8 +64,13 @@ class Replicas:
     def died(self, death: Death) -> None:
         """A replica is no more, or of no use: another takes its place."""
         self.fleet.lose(death.member.identity)
-        if self._to_be_replaced(death.member):
-            self._begin(death.member.identity.index, self._replace(death))
+        if not self._to_be_replaced(death.member):
+            return
+        index = death.member.identity.index
+        if index in self._places:
+            self._unheard[index] = death  # of one that was just let in, perhaps
+        else:
+            self._begin(index, self._replace(death))
 
     def scale(self, count: int) -> None:
         """So many replicas: more are started now, and the last ones leave when what they play has ended.
@@ -63,6 +78,8 @@ class Replicas:
         Raises:
             UserError: there must be one at least.
         """
+        if not self._wanted:
+            raise UserError(f"rollout={count}: this run plays nothing")
         if count < 1:
             raise UserError(f"rollout={count}: a run needs one replica at least")
         wanted = set(range(count))
@@ -73,9 +90,10 @@ class Replicas:
         self._wanted = wanted
 
     def move(self, member: Member) -> None:
-        """Have a replica leave its node, and start again elsewhere."""
+        """Have a replica leave its node, and start again elsewhere; one that something happens to already does."""
         index = member.identity.index
-        self._begin(index, self._move(index))
+        if index not in self._places:
+            self._begin(index, self._move(index))
 
     async def close(self) -> None:
         """Begin nothing more, and close the channels; what is being started ends with the deployment."""
@@ -100,6 +118,9 @@ class Replicas:
                 del self._places[index]
             if not done.cancelled() and (problem := done.exception()):
                 log.error("rollout %d: %s", index, problem, exc_info=problem)
+            death = self._unheard.pop(index, None)
+            if death and not done.cancelled() and not self._succeeded(death.member):
+                self.died(death)
 
         task.add_done_callback(ended)
 
@@ -109,34 +130,40 @@ class Replicas:
         async def replace() -> None:
             await self._replace(await self._hosts.death_of(member, problem))
 
-        if self._to_be_replaced(member):
-            self._begin(member.identity.index, replace())
+        index = member.identity.index
+        if self._to_be_replaced(member) and index not in self._places:
+            self._begin(index, replace())
 
     def _to_be_replaced(self, member: Member) -> bool:
-        index, now = member.identity.index, {known.identity for known in self._deployment.rollouts}
-        return index in self._wanted and index not in self._places and member.identity in now
+        """Whether its place is to be filled, and no other has it."""
+        index = member.identity.index
+        now = [known.identity for known in self._deployment.rollouts if known.identity.index == index]
+        return self._replaces and index in self._wanted and all(other == member.identity for other in now)
+
+    def _succeeded(self, dead: Member) -> bool:
+        """Whether another has taken its place."""
+        now = [m.identity for m in self.fleet.members if m.identity.index == dead.identity.index]
+        return bool(now) and now[0] != dead.identity
 
     async def _replace(self, death: Death) -> None:
         with self._recoveries.of(death) as recovery:
-            if member := await self._start(death.member.identity.index):
-                recovery.done(f"started {member} in its place; what it played is played by others")
+            member = await self._start(death.member.identity.index)
+            recovery.done(f"started {member} in its place; what it played is played by others")
 
-    async def _start(self, index: int) -> Member | None:
-        """Start the next generation and give it traffic; None where that has failed too often."""
-        problem: TandemError | None = None
-        for _ in range(self._restarts):
+    async def _start(self, index: int) -> Member:
+        """Start the next generation and give it traffic; again and again, at growing intervals, until it serves."""
+
+        async def once() -> Member:
             try:
                 member = await self._hosts.call(self._deployment.start_rollout, index)
                 await self.fleet.admit(member)
-            except TandemError as found:
-                problem = found
-                log.warning("rollout %d does not start: %s", index, problem)
-            else:
-                log.info("%s plays", member)
-                return member
-        self._wanted.discard(index)
-        log.error("rollout %d is given up after %d starts, the others go on: %s", index, self._restarts, problem)
-        return None
+            except TandemError as problem:
+                log.warning("rollout %d does not start, the others go on: %s", index, problem)
+                raise
+            log.info("%s plays", member)
+            return member
+
+        return await retry(once, for_s=math.inf, first_s=PAUSE_S, longest_s=LONGEST_PAUSE_S, on=TandemError)
 
     async def _leave(self, index: int) -> None:
         await self.fleet.drain(index)

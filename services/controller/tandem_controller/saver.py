@@ -18,7 +18,7 @@ from tandem.config import CheckpointConfig
 from tandem.obs import get_logger
 from tandem.runtime import reach
 from tandem.storage.retention import LEAST
-from tandem.types import PublishKind, StaleRequest, TandemError
+from tandem.types import PublishKind, Role, StaleRequest, TandemError
 from tandem_controller.services import Services, publish
 
 log = get_logger(__name__)
@@ -60,7 +60,7 @@ class Saver:
         wanted = (*kinds, PublishKind.STATE)
         try:
             with self._noted("seconds/snapshot"):
-                size = await self._services.keeper.keep(partial(self._snapshot, version, wanted))
+                size = await self._services.keeper.keep(partial(self._snapshot, version, wanted), blames=Role.LEARNER)
         except TandemError as problem:
             self._tell(version, problem)
             self.check()
@@ -115,7 +115,7 @@ class Saver:
             for kind in kinds:
                 await publish(self._services, kind, version, described if kind is PublishKind.STATE else "{}")
             self.saved = version
-            await then()
+            await self._services.keeper.keep(then)  # a learner that is being brought back may need what this drops
         except StaleRequest as problem:
             self._version, self.lost = self.saved, True
             log.warning("version %d is not saved, a later one will be: %s", version, problem)

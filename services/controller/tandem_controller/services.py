@@ -12,7 +12,7 @@ from tandem.config import Config
 from tandem.rpc.clients import CheckpointClient, LearnerClient
 from tandem.runtime import reach
 from tandem.storage import read_manifest
-from tandem.types import AdapterRef, NotFound, PublishKind, Pushed, TrajectoryGroup, UserError
+from tandem.types import AdapterRef, NotFound, PublishKind, Pushed, Role, TrajectoryGroup, UserError
 from tandem_controller.fleet import Fleet
 from tandem_controller.journal import Position
 
@@ -24,9 +24,13 @@ History = Callable[[Position, int], AsyncIterator[tuple[int, list[TrajectoryGrou
 class Keeper(Protocol):
     """Keeps services alive for those who call them."""
 
-    async def keep(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def keep(self, work: Callable[[], Awaitable[T]], *, blames: Role | None = None) -> T:
         """Do it, and again where a service died under it and another is in its place. What it calls must be harmless
-        twice. Raises what the work raises, where nothing could be mended."""
+        twice. Where all services answer and it fails still, the one that it `blames` is replaced, if any.
+
+        Raises:
+            TandemError: what the work raises, where nothing could be mended.
+        """
         ...
 
     async def boundary(self, save: Callable[[], Awaitable[None]]) -> None:
@@ -37,7 +41,7 @@ class Keeper(Protocol):
 class Unkept:
     """Whoever dies ends the run."""
 
-    async def keep(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def keep(self, work: Callable[[], Awaitable[T]], *, blames: Role | None = None) -> T:
         return await work()
 
     async def boundary(self, save: Callable[[], Awaitable[None]]) -> None:

@@ -102,6 +102,7 @@ async def tune(
             saver.check()
             if position.version % config.checkpoint.state_every == 0 or saver.lost:
                 await saver.begin(position.version, partial(described, run, position), services.weights)
+            await services.keeper.boundary(partial(save_now, services, run, position, saver))
         await saver.settle()
     except TandemError:
         await save_what_can_be(services, run, position, saver)
@@ -110,6 +111,14 @@ async def tune(
         await publish(services, services.weights, position.version)
         await save(services, run, position)
     return position
+
+
+async def save_now(services: Services, run: RunDir, position: Position, saver: Saver) -> None:
+    """Have weights and training state of the version that the learner is at saved, and wait for it."""
+    await saver.settle()
+    if saver.saved != position.version:
+        await saver.begin(position.version, partial(described, run, position), services.weights)
+        await saver.settle()
 
 
 async def imitated(

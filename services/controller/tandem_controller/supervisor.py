@@ -15,12 +15,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
 from tandem.obs import get_logger
-from tandem.runtime import until
-from tandem.types import Death, Member, Role, TandemError, Unavailable, UserError
+from tandem.runtime import pause, until
+from tandem.types import Death, Member, NotFound, Role, TandemError, Unavailable, UserError
 from tandem_controller.hosts import NEWS_S, Hosts
 from tandem_controller.recoveries import Recoveries
 from tandem_controller.replicas import Replicas
@@ -28,7 +28,9 @@ from tandem_controller.services import History, Services, bring
 
 log = get_logger(__name__)
 T = TypeVar("T")
-ANSWER_S = 10.0  # within which a living service says how it is
+ANSWER_S = 10.0  # within which a living process answers
+TRIES = 10  # of a call that fails though all are there, `NEWS_S` apart
+PAUSE_S = 5.0  # between two starts of one service
 
 
 class Supervisor:
@@ -47,7 +49,7 @@ class Supervisor:
         self._spent: Counter[tuple[Role, int]] = Counter()  # restarts, by role and the version they were needed at
         self._ranks = len(self._deployment.ranks)
         self._wanted_ranks = self._ranks
-        self._moving: set[str] = set()  # nodes that the learner is to leave
+        self._to_leave: frozenset[str] = frozenset()  # nodes, at the next boundary
 
     def died(self, death: Death) -> None:
         """A service is no more: another takes its place."""
@@ -62,7 +64,7 @@ class Supervisor:
             task.cancel()
         await asyncio.gather(*self._mending, return_exceptions=True)
 
-    async def keep(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def keep(self, work: Callable[[], Awaitable[T]], *, blames: Role | None = None) -> T:
         """See `Keeper`."""
         tries = 0
         while True:
@@ -72,22 +74,25 @@ class Supervisor:
                 return await work()
             except Unavailable as problem:
                 tries += 1
-                await self._find(problem, lives, tries)
+                await self._find(problem, lives, blames, tries)
 
     async def boundary(self, save: Callable[[], Awaitable[None]]) -> None:
         """See `Keeper`."""
-        ranks = self._deployment.ranks
-        if self._wanted_ranks == self._ranks and not any(member.node in self._moving for member in ranks):
+        wanted, left = self._wanted_ranks, self._to_leave
+        if wanted == self._ranks and not left:
             return
         await save()
-        before, self._ranks = self._ranks, self._wanted_ranks
-        self._moving.clear()
+        self._to_leave = frozenset()
+        if wanted == self._ranks and not any(member.node in left for member in self._deployment.ranks):
+            return
+        before, self._ranks = self._ranks, wanted
         try:
             async with self._locks[Role.LEARNER]:
                 await self._new_learner()
         except TandemError as problem:
-            log.error("%d learner ranks cannot be had, it goes on with %d: %s", self._ranks, before, problem)
-            self._ranks = self._wanted_ranks = before
+            log.error("%d learner ranks cannot be had, it goes on with %d: %s", wanted, before, problem)
+            self._ranks = before
+            self._wanted_ranks = before if self._wanted_ranks == wanted else self._wanted_ranks
             self._begin(Death(self._members[Role.LEARNER], f"it was ended for another number of ranks; {problem}"))
             await self._mended()
         log.info("the learner goes on with %d ranks from version %d", self._ranks, self.services.version)
@@ -103,16 +108,17 @@ class Supervisor:
 
     async def drain(self, node: str, why: str) -> None:
         """See `Controls`."""
-        replicas = [member for member in self._deployment.rollouts if member.node == node]
-        ranks = [member for member in self._deployment.ranks if member.node == node]
-        if not replicas and not ranks:
+        here = [member for member in self.members() if member.node == node]
+        if not here:
             raise UserError(f"node {node}: nothing of this run is there")
         log.warning("node %s is to be left: %s", node, why)
         await self.hosts.call(self._deployment.avoid, node)
-        for member in replicas:
-            self.replicas.move(member)
-        if ranks:
-            self._moving.add(node)
+        self._to_leave |= {node}
+        for member in here:
+            if member.identity.role is Role.ROLLOUT:
+                self.replicas.move(member)
+            if member.identity.role is Role.CHECKPOINT_MANAGER:
+                log.warning("%s stays on node %s: no other has head_mem", member, node)
 
     def members(self) -> tuple[Member, ...]:
         """Who takes part now."""
@@ -130,7 +136,7 @@ class Supervisor:
         words = []
         if self._wanted_ranks != self._ranks:
             words.append(f"the learner goes from {self._ranks} to {self._wanted_ranks} ranks")
-        return (*words, *(f"the learner leaves node {node}" for node in sorted(self._moving)))
+        return (*words, *(f"node {node} is left" for node in sorted(self._to_leave)))
 
     def _begin(self, death: Death) -> None:
         task = asyncio.create_task(self._mend(death))
@@ -154,29 +160,27 @@ class Supervisor:
     def _lives(self) -> tuple[int, ...]:
         return tuple(member.identity.generation for member in self._members.values())
 
-    async def _find(self, problem: Unavailable, lives: tuple[int, ...], tries: int) -> None:
-        """Have mended what a call failed for. Raises `problem` where nothing is to be mended."""
+    async def _find(self, problem: Unavailable, lives: tuple[int, ...], blames: Role | None, tries: int) -> None:
+        """Have mended what a call failed for, or wait a while. Raises `problem` where neither helps."""
 
         async def news() -> bool | None:
             return True if self._mending or self._failed or self._lives() != lives else None
 
         if await until(news, every_s=0.05, for_s=NEWS_S):
             return
-        for role in (Role.CHECKPOINT_MANAGER, Role.LEARNER):
-            if not await self._answers(role):
+        for role, client in (
+            (Role.CHECKPOINT_MANAGER, self.services.checkpoints),
+            (Role.LEARNER, self.services.learner),
+        ):
+            if not await client.peer.alive(ANSWER_S):
                 self._begin(Death(self._members[role], f"it does not answer; {problem}"))
                 return
-        if tries == 1:  # both are there: the network may have failed for a moment
+        if blames and tries > 1:
+            self._begin(Death(self._members[blames], f"it answers, but cannot go on: {problem}"))
+        elif tries < TRIES:  # the network, or the store, may have failed for a moment
             log.warning("tried again: %s", problem)
-            return
-        self._begin(Death(self._members[Role.LEARNER], f"it answers, but cannot go on: {problem}"))
-
-    async def _answers(self, role: Role) -> bool:
-        client = self.services.learner if role is Role.LEARNER else self.services.checkpoints
-        with suppress(Unavailable):
-            await client.status(timeout_s=ANSWER_S)
-            return True
-        return False
+        else:
+            raise problem
 
     async def _mend(self, death: Death) -> None:
         """Put another in a dead one's place. Raises TandemError where that has been done too often at one version."""
@@ -190,9 +194,10 @@ class Supervisor:
                     try:
                         recovery.done(await (self._new_learner() if role is Role.LEARNER else self._new_manager()))
                         return
-                    except Unavailable as problem:
+                    except (Unavailable, NotFound) as problem:  # a state may have gone for a newer one meanwhile
                         log.warning("%s: another start, since %s", role, problem)
-                        if role is Role.LEARNER and not await self._answers(Role.CHECKPOINT_MANAGER):
+                        await pause(PAUSE_S)
+                        if role is Role.LEARNER and not await self.services.checkpoints.peer.alive(ANSWER_S):
                             manager = self._members[Role.CHECKPOINT_MANAGER]
                             await self._mend(Death(manager, f"it does not answer; {problem}"))
 
@@ -226,9 +231,9 @@ class Supervisor:
         fleet = self.services.fleet
         async with fleet.quiet.resting():
             slept = fleet.asleep
-            if not slept:
-                await fleet.sleep()
             try:
+                if not slept:
+                    await fleet.sleep()
                 yield
             finally:
                 if not slept:
