@@ -24,10 +24,9 @@ from tandem.cluster.slots import Slots
 from tandem.config import Config
 from tandem.obs import get_logger
 from tandem.rpc.keyring import open_keyring
-from tandem.types import Death, Identity, Member, Role, UserError
+from tandem.types import Death, Identity, Member, Role, Unavailable, UserError
 
 log = get_logger(__name__)
-AT_ONCE = 16  # starts side by side
 
 
 class Deployment:
@@ -44,6 +43,7 @@ class Deployment:
         self._nodes = Nodes()
         self._slots = Slots(config.cluster, self._nodes)
         self._lives = Lives(config, run, host, logs, self.keyring)
+        self.controller = self._identity(Role.CONTROLLER, 0)  # whoever has made this
 
     @property
     def rollouts(self) -> tuple[Member, ...]:
@@ -69,39 +69,60 @@ class Deployment:
         """Start a replica under that index, in the place of one that lives there, if any.
 
         Raises:
-            Unavailable: no room within `cluster.start_timeout_s` (its slot stays asked for), or its process ended.
+            UserError: `cluster.gpus` does not allow so many.
+            Unavailable: no room within `cluster.start_timeout_s` (its slot stays asked for), it was not up by then, or
+                its process, actor or node was lost.
             TandemError: what its start raised.
         """
+        self._allow(f"rollout {index}", index + 1)
         until = self._until()
         self._lives.end(Role.ROLLOUT, index)
         me = self._identity(Role.ROLLOUT, index)
-        self._lives.open(me, self._slots.place(index, until), until)
+        self._lives.open(me, self._slots.take(Role.ROLLOUT, index, until))
         return self._lives.start(me, until, replica=index)
 
     def stop_rollout(self, index: int) -> None:
         """Stop a replica in order, and give its slot back unless a rank has the other half."""
         self._lives.end(Role.ROLLOUT, index, in_order=True)
-        if not self._lives.lives(Role.LEARNER, index):
-            self._slots.free(index)
+        self._slots.free(Role.ROLLOUT, index)
 
     def start_learner(self, world_size: int) -> Member:
-        """End all ranks and start so many anew; rank 0. Raises as `start_rollout`."""
+        """End all ranks and start so many anew; rank 0. Raises as `start_rollout`.
+
+        Unless slots are given back, room for all is found first: where there is none, those that live go on, and what
+        was asked for anew is given back.
+        """
+        self._allow(f"a learner of {world_size} ranks", world_size)
         until = self._until()
-        self._in_parallel([partial(self._end_rank, rank.identity.index, world_size) for rank in self.ranks])
+        if world_size > max(self._slots.held(Role.LEARNER), default=-1):
+            self._find_room(world_size, until)
+        self._end_ranks(world_size)
         generation = self._identity(Role.LEARNER, 0).generation
         ranks = [Identity(Role.LEARNER, index, generation) for index in range(world_size)]
         for me in ranks:
-            self._slots.ask(me.index)
-        for me in ranks:
-            self._lives.open(me, self._slots.place(me.index, until), until)
+            self._lives.open(me, self._slots.take(Role.LEARNER, me.index, until))
         meeting = self._lives.free_address(ranks[0], until)
         start = partial(self._lives.start, until=until, world_size=world_size, rendezvous=meeting)
-        return self._in_parallel([partial(start, me, rank=me.index) for me in ranks])[0]
+        return side_by_side([partial(start, me, rank=me.index) for me in ranks])[0]
 
-    def _end_rank(self, index: int, world_size: int) -> None:
-        self._lives.end(Role.LEARNER, index)
-        if index >= world_size and not self._lives.lives(Role.ROLLOUT, index):
-            self._slots.free(index)
+    def _find_room(self, world_size: int, until: float) -> None:
+        before = self._slots.held(Role.LEARNER)
+        try:
+            for index in range(world_size):  # all at once, so that an autoscaler sees them all
+                self._slots.ask(Role.LEARNER, index)
+            for index in range(world_size):
+                self._slots.find(Role.LEARNER, index, until)
+        except Unavailable:
+            for index in set(range(world_size)) - before:
+                self._slots.free(Role.LEARNER, index)
+            raise
+
+    def _end_ranks(self, world_size: int) -> None:
+        """End all ranks, also those whose start failed; of slots, so many are kept."""
+        side_by_side([partial(self._lives.end, Role.LEARNER, index) for index in self._lives.indices(Role.LEARNER)])
+        for index in self._slots.held(Role.LEARNER):
+            if index >= world_size:
+                self._slots.free(Role.LEARNER, index)
 
     def start_checkpoint(self, rewind_to: int | None = None) -> Member:
         """Start the checkpoint manager, in the place of the one that lives, if any; raises as `start_rollout`.
@@ -111,7 +132,7 @@ class Deployment:
         until = self._until()
         self._lives.end(Role.CHECKPOINT_MANAGER, 0)
         me = self._identity(Role.CHECKPOINT_MANAGER, 0)
-        self._lives.open(me, self._slots.head(), until)
+        self._lives.open(me, self._slots.head())
         return self._lives.start(me, until, port=self._config.cluster.checkpoint_port, rewind_to=rewind_to)
 
     def wait_death(self, timeout_s: float) -> Death | None:
@@ -128,16 +149,17 @@ class Deployment:
 
     def start(self, replicas: int, ranks: int, rewind_to: int | None) -> None:
         """Start all services of a run; the first that fails ends the wait for the others. Raises as `start_rollout`."""
-        for index in range(max(replicas, ranks)):
-            self._slots.ask(index)
+        for role, count in ((Role.ROLLOUT, replicas), (Role.LEARNER, ranks)):
+            for index in range(count):
+                self._slots.ask(role, index)
         training: list[Callable[[], object]] = []
         if ranks:
             training = [partial(self.start_checkpoint, rewind_to), partial(self.start_learner, ranks)]
         rollouts = [partial(self.start_rollout, index) for index in range(replicas)]
         if self._config.cluster.gpus:
-            self._in_parallel(training)  # the engine takes its share of what the learner leaves of a GPU they share
+            side_by_side(training)  # the engine takes its share of what the learner leaves of a GPU they share
             training = []
-        self._in_parallel([*training, *rollouts])
+        side_by_side([*training, *rollouts])
 
     def close(self) -> None:
         """Stop all in order, and give all slots back."""
@@ -150,18 +172,30 @@ class Deployment:
     def _until(self) -> float:
         return time.monotonic() + self._config.cluster.start_timeout_s
 
-    def _in_parallel(self, calls: list) -> list:
-        """Results in order; the first failure is raised at once, the other calls go on alone."""
-        if not calls:
-            return []
-        pool = ThreadPoolExecutor(min(AT_ONCE, len(calls)), "deploy")
-        try:
-            futures: list[Future] = [pool.submit(call) for call in calls]
-            done, _ = wait(futures, return_when=FIRST_EXCEPTION)
-            failed = [future for future in futures if future in done and future.exception() is not None]
-            return [future.result() for future in (failed or futures)]
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+    def _allow(self, what: str, slots: int) -> None:
+        gpus = self._config.cluster.gpus
+        if 0 < gpus < slots:
+            raise UserError(
+                f"{what} needs {slots} GPUs, one for each pair of replica and rank, but cluster.gpus is {gpus}; "
+                "ask for fewer, or start the run again with a larger cluster.gpus"
+            )
+
+
+def side_by_side(calls: list) -> list:
+    """Results in order; the first failure is raised at once, the other calls go on alone.
+
+    Each has a thread of its own: ranks wait for one another.
+    """
+    if not calls:
+        return []
+    pool = ThreadPoolExecutor(len(calls), "deploy")
+    try:
+        futures: list[Future] = [pool.submit(call) for call in calls]
+        done, _ = wait(futures, return_when=FIRST_EXCEPTION)
+        failed = [future for future in futures if future in done and future.exception() is not None]
+        return [future.result() for future in (failed or futures)]
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 @contextmanager
@@ -179,10 +213,10 @@ def deployed(
     """
     replicas, ranks = (config.rollout.replicas if rollouts else 0), (config.learner.world_size if training else 0)
     slots = max(replicas, ranks)
-    if config.cluster.gpus not in (0, slots):
+    if 0 < config.cluster.gpus < slots:
         raise UserError(
             f"cluster.gpus is {config.cluster.gpus} but {replicas} replicas and {ranks} ranks need {slots}, one for "
-            "each pair; set it to that, or to 0 for CPU"
+            "each pair; set it to that, to more to scale up later, or to 0 for CPU"
         )
     with ray_session(config.cluster, slots) as host:
         _check_room(config, slots)

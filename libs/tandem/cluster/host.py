@@ -99,16 +99,17 @@ def result(reference: Any, until: float, what: str) -> Any:
     """An actor's answer, waited for until `time.monotonic()` reaches `until`.
 
     Raises:
-        TandemError: the one that the actor raised, without Ray's wrapping; or one line on what became of the actor.
+        Unavailable: no answer in time, or the actor or its node is gone: another one may do it.
+        TandemError: the one that the actor raised, without Ray's wrapping; or one line on what else it raised.
     """
     try:
         return ray.get(reference, timeout=max(0.01, until - time.monotonic()))
     except GetTimeoutError as problem:
-        raise TandemError(f"{what}: not done in time; see its log") from problem
+        raise Unavailable(f"{what}: not done in time; see its log") from problem
     except RayTaskError as problem:
         if isinstance(problem.cause, TandemError):
             raise problem.cause from None
         log.error("%s failed: %s", what, problem)
         raise TandemError(f"{what} failed: {type(problem.cause).__name__}: {problem.cause}; see the log") from None
     except RayError as problem:
-        raise TandemError(f"{what}: {' '.join(str(problem).split())}") from None
+        raise Unavailable(f"{what}: {' '.join(str(problem).split())}") from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -61,26 +62,31 @@ class Lives:
             raise Unavailable(f"the {role.replace('_', ' ')} does not run now")
         return found[0]
 
-    def lives(self, role: Role, index: int) -> bool:
-        """Whether there is an actor for it."""
+    def indices(self, role: Role) -> tuple[int, ...]:
+        """Those for which there is an actor, whether its service is up or not."""
         with self._lock:
-            return (role, index) in self._by_key
+            return tuple(index for known, index in sorted(self._by_key) if known is role)
 
-    def open(self, me: Identity, placement: dict[str, Any], until: float) -> None:
+    def open(self, me: Identity, placement: dict[str, Any]) -> None:
         """Make the actor of a service to be started.
 
         Raises:
-            Unavailable: the name is not free by then, or all is being stopped.
+            Unavailable: Ray does not let go of the actor that had its name, or all is being stopped.
         """
         name = actor_name(self._run, me.role, me.index)
         clear(name)
         door = self._keyring.door(me)
         order = Order(f"tandem_{me.role}.main", self._config.model_dump_json(), self._host, door)
         options = {"name": name, "namespace": NAMESPACE, **placement}
+        actor = ServiceHost.options(**options).remote(order, self._logs)  # waits for Ray's store: not under the lock
+        life = Life(me, actor)
         with self._lock:
-            if self._closed:
-                raise Unavailable(f"{me} is not started: the run ends")
-            self._by_key[me.role, me.index] = Life(me, ServiceHost.options(**options).remote(order, self._logs))
+            closed = self._closed
+            if not closed:
+                self._by_key[me.role, me.index] = life
+        if closed:
+            _kill(life)
+            raise Unavailable(f"{me} is not started: the run ends")
 
     def free_address(self, me: Identity, until: float) -> str:
         """host:port that is free where a service will be."""
@@ -90,7 +96,8 @@ class Lives:
         """Start the service in its actor; from then on its death will be told.
 
         Raises:
-            TandemError: what its start raised, or what became of it.
+            Unavailable: it was not up in time, or its process, actor or node was lost.
+            TandemError: what its start raised.
         """
         life = self._life(me)
         started = result(life.actor.start.remote(**arguments), until, f"start of {me}")
@@ -125,7 +132,7 @@ class Lives:
                     del self._by_key[life.me.role, life.me.index]
             if current and life.member is not None:
                 end = _end(life)
-                ray.kill(life.actor)
+                _kill(life)
                 return Death(life.member, end.why, end.last_lines)
 
     def close(self) -> None:
@@ -138,7 +145,7 @@ class Lives:
             asked = [life.actor.stop.remote() for life in lives]
             ray.wait(asked, num_returns=len(asked), timeout=STOP_S + KILL_S)
         for life in lives:
-            ray.kill(life.actor)
+            _kill(life)
 
     def _life(self, me: Identity) -> Life:
         with self._lock:
@@ -151,7 +158,13 @@ class Lives:
 def _stop(life: Life, patience_s: float) -> None:
     """End the service and then the actor. One that does not answer, being dead or hung, is killed."""
     ray.wait([life.actor.stop.remote(patience_s)], timeout=patience_s + KILL_S)
-    ray.kill(life.actor)
+    _kill(life)
+
+
+def _kill(life: Life) -> None:
+    """Kill an actor. Where Ray's store is away, it goes when its name is needed again, or with this driver."""
+    with suppress(RayError):
+        ray.kill(life.actor)
 
 
 def _end(life: Life) -> End:

@@ -8,10 +8,12 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Lock
 
 from tandem.cluster.ends import End, in_words, oom_kills, tail
 from tandem.obs import get_logger
@@ -42,7 +44,7 @@ class ServiceProcess:
         with log.open("a") as file:
             file.write(f"--- {datetime.now(UTC).isoformat(timespec='seconds')} {log.stem}\n")
             file.flush()
-            process = subprocess.Popen(
+            process = self._process = subprocess.Popen(
                 [sys.executable, "-m", "tandem.rpc.hosted", str(log)],
                 stdin=subprocess.PIPE,
                 stdout=file,
@@ -57,7 +59,8 @@ class ServiceProcess:
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin as stdin:  # where it is gone already, its end says why
             stdin.write(replace(order, report=write).as_json().encode() + b"\n")
-        self._status = asyncio.ensure_future(asyncio.to_thread(process.wait))
+        self._reaping = Lock()  # until it is reaped, its id is nobody else's
+        self._status = asyncio.ensure_future(asyncio.to_thread(self._wait))
         self._words = os.fdopen(read)
         self._up: asyncio.Event = asyncio.Event()
         self._listening = asyncio.ensure_future(self._listen())
@@ -73,19 +76,18 @@ class ServiceProcess:
         """How it ended; answers only then. Children that outlived it are killed."""
         status = await asyncio.shield(self._status)
         counts = oom_kills(os.getpid())
-        self._kill()
         await asyncio.wait({self._listening}, timeout=LAST_WORD_S)
         lines = tail(self.log)
         return End(self.said.get("message") or in_words(status, lines, self._oom_kills, counts), lines)
 
     async def stop(self, patience_s: float) -> None:
         """End it in order; after `patience_s` by force, with its children."""
-        if patience_s and not self._status.done():
-            os.kill(self.pid, signal.SIGTERM)
+        if patience_s:
+            self._signal(os.kill, signal.SIGTERM)
             await asyncio.wait({self._status}, timeout=patience_s)
             if not self._status.done():
                 log.warning("%s did not stop in %g s and is killed", self.log.stem, patience_s)
-        self._kill()
+        self._signal(os.killpg, signal.SIGKILL)
         await asyncio.shield(self._status)
 
     async def _listen(self) -> None:
@@ -94,6 +96,14 @@ class ServiceProcess:
             self._up.set()
         self._words.close()
 
-    def _kill(self) -> None:
-        with suppress(ProcessLookupError):
+    def _wait(self) -> int:
+        """Its status, once it is gone; its children are killed before its id, their group's, is free."""
+        os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        with self._reaping:
             os.killpg(self.pid, signal.SIGKILL)
+            return self._process.wait()
+
+    def _signal(self, send: Callable[[int, int], None], number: signal.Signals) -> None:
+        with self._reaping:
+            if self._process.returncode is None:
+                send(self.pid, number)

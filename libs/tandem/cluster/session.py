@@ -30,7 +30,7 @@ def ray_session(config: ClusterConfig, bundles: int) -> Iterator[str]:
     a bundle and the resource that marks the head, whatever this machine really has: two cores run the whole system.
 
     Raises:
-        UserError: the cluster cannot be reached, or has fewer GPUs than `cluster.gpus` asks for.
+        UserError: the cluster cannot be reached, or `cluster.gpus` asks for GPUs and it has fewer than `bundles`.
         Unavailable: no local cluster came up.
     """
     _quiet()
@@ -46,7 +46,7 @@ def ray_session(config: ClusterConfig, bundles: int) -> Iterator[str]:
     else:
         _start_local(cpus=max(2, round(bundles * config.cpus_per_worker) + 1))
     try:
-        _check(config)
+        _check(min(config.gpus, bundles))
         yield "" if address else "127.0.0.1"
     finally:
         ray.shutdown()
@@ -73,13 +73,11 @@ def _start_local(cpus: int) -> None:
         ) from problem
 
 
-def _check(config: ClusterConfig) -> None:
+def _check(needed: int) -> None:
     have = ray.cluster_resources()
     gpus = int(have.get("GPU", 0))
-    if config.gpus > gpus:
-        raise UserError(
-            f"cluster.gpus asks for {config.gpus} GPUs but this Ray cluster has {gpus}; lower it or add nodes"
-        )
+    if needed > gpus:
+        raise UserError(f"cluster.gpus asks for {needed} GPUs but this Ray cluster has {gpus}; lower it or add nodes")
     if not have.get(HEAD_MEM):
         raise UserError(
             f"no node of this Ray cluster has the resource '{HEAD_MEM}'; "

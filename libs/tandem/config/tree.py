@@ -122,7 +122,7 @@ class ClusterConfig(Section):
 
     address: str = Field(default="", description="Ray address; empty uses RAY_ADDRESS, or starts a local Ray.")
     gpus: NonNegative = Field(
-        default=0, description="GPUs in all, one for each pair of replica and rank; 0 runs on CPU."
+        default=0, description="GPUs at most, one for each pair of replica and rank; 0 runs on CPU."
     )
     cpus_per_worker: Annotated[float, Field(gt=0)] = Field(default=1, description="CPUs of one placement bundle.")
     start_timeout_s: Annotated[float, Field(gt=0)] = Field(
