@@ -55,6 +55,7 @@ class Peer:
 
     async def unary(self, method: Any, request: Any, timeout_s: float) -> Any:
         """Call a method with one reply (the request may be a message or an iterator of messages)."""
+        self._check_open()
         with self._under_way(request) as moved:
             if not isinstance(request, Message):
                 request = _each(request, moved)
@@ -62,6 +63,7 @@ class Peer:
 
     async def stream(self, method: Any, request: Any, timeout_s: float) -> AsyncIterator[Any]:
         """Call a method with a stream of replies; leaving the loop early cancels the call."""
+        self._check_open()
         call = method(request, timeout=timeout_s, metadata=self.metadata)
         with self._under_way(request) as moved:
             try:
@@ -81,14 +83,12 @@ class Peer:
         return True
 
     async def close(self) -> None:
-        """Close the channel: calls that are under way end as Unavailable."""
+        """Close the channel: calls that are under way, and those to come, end as Unavailable."""
         self._closed = True
         await self.channel.close()
 
-    def _check_closed(self) -> None:
-        """gRPC cancels the calls of a channel that is closed; whoever awaits one is not cancelled for that."""
-        task = asyncio.current_task()
-        if self._closed and not (task and task.cancelling()):
+    def _check_open(self) -> None:
+        if self._closed:
             raise Unavailable(f"{self.name}: its channel was closed")
 
     @contextmanager
@@ -103,7 +103,9 @@ class Peer:
         except grpc.aio.AioRpcError as problem:
             raise from_rpc_error(problem, self.name) from problem
         except asyncio.CancelledError:
-            self._check_closed()
+            # gRPC cancels the calls of a channel that is closed; whoever awaits one is not cancelled for that
+            if not ((task := asyncio.current_task()) and task.cancelling()):
+                self._check_open()
             raise
 
 

@@ -9,7 +9,8 @@ from tandem.rpc.gen.controller.v1 import controller_pb2_grpc
 from tandem.rpc.run_codec import decode_status
 from tandem.types import Role, RunStatus
 
-ANSWER_S = 10.0  # none of its methods waits for anything
+ANSWER_S = 10.0  # these wait for nothing
+DRAIN_S = 100.0  # nodes are asked their names, twice where there is none of that name
 
 
 class ControllerClient:
@@ -30,8 +31,9 @@ class ControllerClient:
         request = pb.ScaleRequest(request_id=new_request_id(), rollout=rollout, learner=learner)
         await self.peer.unary(self.stub.Scale, request, timeout_s)
 
-    async def drain(self, node: str, why: str, timeout_s: float = ANSWER_S) -> None:
-        """Take everything off a node. Raises UserError where nothing of the run is there."""
+    async def drain(self, node: str, why: str, timeout_s: float = DRAIN_S) -> None:
+        """Take everything off a node; that goes on where the answer is not waited for. Raises UserError where nothing
+        of the run is there."""
         request = pb.DrainRequest(request_id=new_request_id(), node=node, why=why)
         await self.peer.unary(self.stub.Drain, request, timeout_s)
 

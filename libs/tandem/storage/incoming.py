@@ -100,7 +100,8 @@ class Staging:
                 of another run.
             DataCorrupt: truncated, changed on the way, or not what it was announced as.
         """
-        self._check_conflict(ref)
+        with self._lock:
+            self._check_conflict(ref)
         path = self._path(ref)
         with explained(f"spooling to {self.folder}", writing=True, setting=self.setting):
             receiver = Receiver(ref, self.folder / f"incoming-{uuid4().hex}", self.setting)
@@ -122,7 +123,8 @@ class Staging:
             NotFound: it is not there.
             StaleRequest, UserError, DataCorrupt: as for `receive`.
         """
-        self._check_conflict(ref)
+        with self._lock:
+            self._check_conflict(ref)
         reach("manager/receive/started")
         path, what = self._path(ref), shard_name(ref)
         with open_written(self.folder, ref) as file:
@@ -168,11 +170,14 @@ class Staging:
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def _check_conflict(self, ref: ShardRef) -> None:
+        """Under the lock. What older generations have sent of the version is forgotten; the files go with its others.
+        Raises StaleRequest, UserError as `receive`."""
         anew = self.anew.format(version=ref.version)
-        for other in self.of(ref.kind, ref.version).values():
+        held = self._shards.get((ref.kind, ref.version), {})
+        for rank, other in [(rank, shard.ref) for rank, shard in held.items()]:
             if other.generation < ref.generation:
-                self._give_way(ref)
-                return
+                del held[rank]
+                continue
             if other.generation > ref.generation:
                 raise StaleRequest(f"{shard_name(ref)}: the ranks were started anew, and theirs are here")
             if other.world_size != ref.world_size:
@@ -181,19 +186,12 @@ class Staging:
                 hashes = f"{other.sha256[:12]}..., now {ref.sha256[:12]}..."
                 raise UserError(f"{shard_name(ref)}: other bytes of this rank are here ({hashes}); {anew}")
 
-    def _give_way(self, ref: ShardRef) -> None:
-        """Forget what older generations have sent of the version; the files go with the version's others."""
-        with self._lock:
-            held = self._shards.get((ref.kind, ref.version), {})
-            for rank in [rank for rank, shard in held.items() if shard.ref.generation < ref.generation]:
-                del held[rank]
-
     def _keep(self, shard: Shard, path: Path, target: Path) -> None:
         ref = shard.ref
         if self.run and shard.run not in ("", self.run):
             raise UserError(f"{shard.what}: is of run {shard.run!r}, not {self.run!r}; stop the other's learner")
-        self._check_conflict(ref)
         with self._lock, explained(f"spooling {target}", writing=True, setting=self.setting):
+            self._check_conflict(ref)
             os.replace(path, target)
             self._shards.setdefault((ref.kind, ref.version), {})[ref.rank] = shard
         reach("manager/receive/kept")
@@ -219,11 +217,14 @@ class Staging:
 
 
 def check_complete(staged: Mapping[int, ShardRef], world_size: int, what: str) -> list[ShardRef]:
-    """The shards of all ranks, in order. Raises UserError where one is missing, or `staged` is of another number."""
+    """The shards of all ranks, in order. Raises UserError where one is missing, `staged` is of another number, or not
+    all are of one generation."""
     for ref in staged.values():
         if ref.world_size != world_size:
             raise UserError(f"{what}: the shards are of {ref.world_size} ranks, not of {world_size}")
     missing = next((rank for rank in range(world_size) if rank not in staged), None)
     if missing is not None:
         raise UserError(f"{what}: no shard of rank {missing} of {world_size} has come; export again, then publish")
+    if len(generations := sorted({ref.generation for ref in staged.values()})) > 1:
+        raise UserError(f"{what}: the shards are of generations {generations}; export again, then publish")
     return [staged[rank] for rank in range(world_size)]

@@ -123,3 +123,15 @@ def test_requests_in_words() -> None:
     assert in_words(rpb.LoadAdapterRequest(adapter=common_pb2.AdapterRef(version=5))) == "LoadAdapter v5"
     assert in_words(lpb.SnapshotRequest(expected_version=0)) == "Snapshot"
     assert in_words(part for part in ()) == "a stream"
+
+
+async def test_a_call_on_a_channel_that_is_closed_is_unavailable(gated: tuple[Gated, RolloutClient]) -> None:
+    _, client = gated
+    await client.close()
+    task = RolloutTask("e", (1,), 2, 0, Sampling(), ContextPolicy(), 3, 0)
+    with pytest.raises(Unavailable, match="its channel was closed"):
+        await client.wake()
+    with pytest.raises(Unavailable, match="its channel was closed"):
+        await client.put_shard(ShardRef(PublishKind.ADAPTER, 1, 0, 1, "ab", 3), [b"abc"])
+    with pytest.raises(Unavailable, match="its channel was closed"):
+        [group async for group in client.rollout(task, 10)]

@@ -80,7 +80,8 @@ async def serve_controls(
     Raises:
         UserError: the host is not this machine's, or the run directory cannot be written.
     """
-    server = await serve(ControllerServicer(controls).register, [SERVICE], host=host, door=door)
+    servicer = ControllerServicer(controls)
+    server = await serve(servicer.register, [SERVICE], host=host, door=door)
     try:
         control = Control(server.address, os.getpid(), socket.gethostname(), time.time())
         write_control(run_dir, control)
@@ -92,6 +93,7 @@ async def serve_controls(
                 (run_dir / CONTROL_FILE).unlink(missing_ok=True)
     finally:
         await server.stop()
+        await servicer.close()
 
 
 def write_control(run_dir: Path, control: Control) -> None:

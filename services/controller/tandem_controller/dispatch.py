@@ -150,8 +150,9 @@ class Dispatch:
             call.late = later(self._limits.straggler_s, lambda: self._is_late(unit))
 
     def _is_late(self, unit: Unit) -> None:
-        """Begin it elsewhere as well: with its seeds it is the same wherever it is played, so the first to end counts,
-        and which that is says nothing of what was played."""
+        """Begin it elsewhere as well, from its seeds: the first to end counts. Where an engine's logits do not depend
+        on what else it plays, both are the same to the bit, and which it is says nothing of what was played; else
+        they are two draws, and the shorter one ends first more often: see the README."""
         if len(unit.calls) == 1:
             self.twice += 1
             self._queue(unit)
@@ -219,6 +220,8 @@ class Dispatch:
         left = [replace(unit.task, seeds=(seed,)) for seed in unit.task.seeds if seed in unit.play.missing]
         if len(unit.task.seeds) > 1:
             log.warning("%d groups failed %d times together: they are played one by one", len(left), len(unit.failed))
+            if unit.queued:  # it was late when it was lost
+                self.queue.remove(unit)
             for task in reversed(left):
                 self._queue(Unit(unit.play, task, unit.failed[1:]))
             return

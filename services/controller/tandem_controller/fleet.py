@@ -83,24 +83,24 @@ class Fleet:
         replica = Replica(member, self._connect(member))
         try:
             while not await self._let_in(replica):
-                pass  # meanwhile the others have come to serve something else
+                pass  # meanwhile the others serve something else, or went to sleep
         except BaseException:
             await replica.client.close()
             raise
 
     async def _let_in(self, replica: Replica) -> bool:
         """Have it serve what the others do, beside all else that goes on, and let it in if they still do."""
-        serving, member, answer = self.serving, replica.member, None
+        serving, asleep, member, answer = self.serving, self.asleep, replica.member, None
         await replica.client.wake()
         if serving is not None:
             answer = await replica.client.load_adapter(serving)
+        if asleep:
+            await replica.client.sleep()
         async with self._changing:
-            if self.serving is not serving:
+            if self.serving is not serving or self.asleep != asleep:
                 return False
             if serving is not None and answer is not None:
                 self._probe = proved(serving, member, answer, self._probe, self.probe_tolerance)
-            if self.asleep:
-                await replica.client.sleep()
             for other in self._of_index(member.identity.index):
                 if other.member.identity.generation > member.identity.generation:
                     raise StaleRequest(f"{other.member} is there already: {member} is not let in")

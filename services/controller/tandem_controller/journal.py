@@ -2,9 +2,10 @@
 
     <run>/journal/v00000012-3f9ac2d1.journal     since version 12 was saved, oldest first
 
-A record is a head (kind, key, length, sha256) and its data: a group as protobuf bytes, images included, the moment it
-is whole; or a step as JSON, before the learner is given it: the seeds it learns from, and where the run is after it.
-So whoever takes a dead learner's or controller's place learns from the same groups again, and none is played twice.
+A record is a head (kind, key, length), the sha256 of it and its data, and the data: a group as protobuf bytes, images
+included, the moment it is whole; or a step as JSON, before the learner is given it: the seeds it learns from, and where
+the run is after it. So whoever takes a dead learner's or controller's place learns from the same groups again, and none
+is played twice.
 What a crash cuts short is the last record of a file, which then counts as not there. The digest in the name is that of
 the settings the groups were played with: under others they are not what would be played now.
 """
@@ -29,9 +30,8 @@ from tandem.storage import sync_folder
 from tandem.types import TandemError, TrajectoryGroup, UserError
 
 log = get_logger(__name__)
-_HEAD = struct.Struct(
-    "<cQQ32s"
-)  # kind, a group's seed or a step's version, length of what follows in bytes, its sha256
+_HEAD = struct.Struct("<cQQ")  # kind, a group's seed or a step's version, length of the data in bytes
+_DIGEST_BYTES = 32
 _GROUP, _STEP = b"g", b"s"
 
 
@@ -77,7 +77,7 @@ class Journal:
         those before the damage."""
         with ExitStack() as stack:
             for file in self._opened(stack):
-                for record in _records(file):
+                for record in _records(file, told=True):
                     if record.kind == _GROUP and wanted(record.key):
                         yield group_from_bytes(record.data)
 
@@ -186,7 +186,14 @@ def _step_record(step: Step) -> bytes:
 
 
 def _record(kind: bytes, key: int, data: bytes) -> bytes:
-    return _HEAD.pack(kind, key, len(data), hashlib.sha256(data).digest()) + data
+    head = _HEAD.pack(kind, key, len(data))
+    return head + _digest(head, data) + data
+
+
+def _digest(head: bytes, data: bytes) -> bytes:
+    digest = hashlib.sha256(head)
+    digest.update(data)
+    return digest.digest()
 
 
 def _step(data: bytes) -> Step:
@@ -207,14 +214,17 @@ def _steps(files: Iterable[BinaryIO], since: int) -> tuple[Step, ...]:
     return tuple(found[version] for version in takewhile(found.__contains__, count(since)))
 
 
-def _records(file: BinaryIO) -> Iterator[_Record]:
+def _records(file: BinaryIO, *, told: bool = False) -> Iterator[_Record]:
+    """Up to the first that is not whole: where a file is written to meanwhile, that is no damage to be told."""
     file.seek(0)
     size = os.fstat(file.fileno()).st_size
     while (start := file.tell()) < size:
         head = file.read(_HEAD.size)
-        kind, key, length, digest = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0, 0, b"")
+        kind, key, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (b"", 0, 0)
+        digest = file.read(_DIGEST_BYTES)
         data = file.read(min(length, size))
-        if kind not in (_GROUP, _STEP) or len(data) != length or hashlib.sha256(data).digest() != digest:
-            log.warning("%s: cut short at byte %d; groups from there on are played again", file.name, start)
+        if kind not in (_GROUP, _STEP) or len(data) != length or _digest(head, data) != digest:
+            if told:
+                log.warning("%s: cut short at byte %d; groups from there on are played again", file.name, start)
             return
         yield _Record(kind, key, data)

@@ -104,7 +104,8 @@ class NodeHealth:
         self._api, self._label, self._controls = api, label, controls
         self._watch_s, self._pause_s = watch_s, pause_s
         self._health = Health()
-        self._left: set[str] = set()  # nodes that the run was told to leave
+        self._left: set[str] = set()  # nodes that the run leaves
+        self._failed: set[str] = set()  # nodes that it could not leave, this time
         self._version = ""  # where the next watch goes on; "" lists first
         self._troubled = False
 
@@ -157,6 +158,7 @@ class NodeHealth:
             "resourceVersion": self._version,
             "timeoutSeconds": str(self._watch_s),
         }
+        self._failed.clear()
         await self._leave()
         seen = 0
         async with self._get(session, query, WATCH_AS) as answer:
@@ -194,9 +196,10 @@ class NodeHealth:
     async def _leave(self) -> None:
         self._left &= self._health.unwell.keys()
         ours = {status.member.node for status in self._controls.status().members}
-        for node in sorted((ours & self._health.unwell.keys()) - self._left):
-            self._left.add(node)
+        for node in sorted((ours & self._health.unwell.keys()) - self._left - self._failed):
             try:
                 await self._controls.drain(node, f"Kubernetes says it is {self._health.unwell[node]}")
+                self._left.add(node)
             except TandemError as problem:
-                log.warning("node %s cannot be left: %s", node, problem)
+                self._failed.add(node)
+                log.warning("node %s cannot be left now, tried again with the next watch: %s", node, problem)

@@ -19,7 +19,7 @@ class Quiet:
     @asynccontextmanager
     async def playing(self) -> AsyncIterator[None]:
         """The body plays."""
-        await self._open.wait()
+        await self._opened()
         self._plays += 1
         self._none.clear()
         try:
@@ -32,10 +32,14 @@ class Quiet:
     @asynccontextmanager
     async def resting(self) -> AsyncIterator[None]:
         """Nothing is played during the body; one rest at a time."""
-        await self._open.wait()
+        await self._opened()
         self._open.clear()
         try:
             await self._none.wait()
             yield
         finally:
             self._open.set()
+
+    async def _opened(self) -> None:
+        while not self._open.is_set():  # of several that waited, one may have closed it again
+            await self._open.wait()

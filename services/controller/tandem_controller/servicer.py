@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 import grpc
 
+from tandem.obs import get_logger
 from tandem.rpc.gen.controller.v1 import controller_pb2 as pb
 from tandem.rpc.gen.controller.v1 import controller_pb2_grpc
 from tandem.rpc.run_codec import encode_status
@@ -14,6 +16,7 @@ from tandem.types import UserError
 if TYPE_CHECKING:
     from tandem_controller.control import Controls
 
+log = get_logger(__name__)
 SERVICE = pb.DESCRIPTOR.services_by_name["ControllerService"].full_name
 MOST = 4096  # replicas or ranks: a number above it is a slip of the finger
 LONGEST = 500  # characters of a node's name or a reason
@@ -24,6 +27,7 @@ class ControllerServicer(controller_pb2_grpc.ControllerServiceServicer):
 
     def __init__(self, controls: Controls) -> None:
         self.controls = controls
+        self._drains: set[asyncio.Task[None]] = set()
 
     def register(self, server: grpc.aio.Server) -> None:
         """Add this servicer to a server."""
@@ -48,8 +52,22 @@ class ControllerServicer(controller_pb2_grpc.ControllerServiceServicer):
         node, why = _line(request.node), _line(request.why)
         if not node:
             raise UserError("drain: name a node, as `tandem status` shows it")
-        await self.controls.drain(node, why or "asked for")
+        draining = asyncio.create_task(self.controls.drain(node, why or "asked for"))
+        self._drains.add(draining)
+        draining.add_done_callback(self._drained)
+        await asyncio.shield(draining)  # who gives up waiting does not leave it half done
         return pb.DrainResponse()
+
+    async def close(self) -> None:
+        """Drain nothing more."""
+        for draining in self._drains:
+            draining.cancel()
+        await asyncio.gather(*self._drains, return_exceptions=True)
+
+    def _drained(self, draining: asyncio.Task[None]) -> None:
+        self._drains.discard(draining)
+        if not draining.cancelled() and (problem := draining.exception()):
+            log.warning("a drain failed: %s", problem)  # its caller may have gone
 
 
 def _count(name: str, value: int) -> int:

@@ -72,6 +72,30 @@ async def test_status_travels_whole(client: ControllerClient) -> None:
     assert await client.status() == STATUS
 
 
+async def test_a_drain_whose_caller_gives_up_is_not_left_half_done(tmp_path: Path) -> None:
+    class Slow(Run):
+        begun, go_on, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def drain(self, node: str, why: str) -> None:
+            self.begun.set()
+            await self.go_on.wait()
+            await super().drain(node, why)
+            self.done.set()
+
+    run = Slow()
+    async with serve_controls(run, tmp_path) as control:
+        client = ControllerClient(control.address)
+        asking = asyncio.create_task(client.drain("node-2", "a new disk"))
+        await asyncio.wait_for(run.begun.wait(), 60)
+        asking.cancel()
+        await asyncio.wait({asking})
+        await client.status()  # by now the server has heard of it
+        run.go_on.set()
+        await asyncio.wait_for(run.done.wait(), 60)
+        await client.close()
+    assert run.asked == [("drain", "node-2", "a new disk")]
+
+
 async def test_where_the_door_is_locked_the_owner_of_the_folder_has_a_key(run: Run, run_dir: Path) -> None:
     keyring = open_keyring(SecurityConfig(mode="token"), loopback=True)
     async with serve_controls(run, run_dir, door=keyring.door(Identity(Role.CONTROLLER))) as control:

@@ -28,6 +28,7 @@ from tandem_controller.dispatch import GRACE_S, Dispatch
 
 TASK = RolloutTask("e", (5, 3, 9, 1, 7), 2, 0, Sampling(), ContextPolicy(), 3, 0)
 BASE = AdapterRef(0, "", "", "the base model", "", 0)
+HEDGING = LIMITS.model_copy(update={"straggler_s": 0.05})
 
 
 class Steps(Replica):
@@ -196,6 +197,35 @@ async def test_of_a_fixed_share_only_the_seed_that_kills_is_given_up() -> None:
     assert [g.seed for g in groups if any(t.stop_reason.failed for t in g.trajectories)] == [9]
 
 
+async def test_a_share_that_is_late_and_lost_for_the_last_time_is_played_one_by_one_alone() -> None:
+    """It waits for another replica to begin it as well when the third that plays it dies."""
+    dying, last = [Steps() for _ in range(3)], [Steps(), Steps()]
+    settings = {"limits": HEDGING.model_copy(update={"replicas": 1}), "deterministic": True, "patience_s": 20.0}
+    async with fleet_of(dying[0], **settings) as fleet, at(*dying[1:], *last) as more:
+        coming = iter(more.members(first=1))
+        playing = asyncio.ensure_future(fleet.play(replace(TASK, seeds=(1, 2, 3))))
+        for replica in dying:
+            await replica.begun(3)
+            async with asyncio.timeout(10):
+                while not fleet.figures()["fleet/begun_twice"]:  # it is late  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            replica.dead.set()
+            async with asyncio.timeout(10):
+                while fleet.members:  # noqa: ASYNC110
+                    await asyncio.sleep(0.005)
+            if replica is not dying[-1]:
+                await fleet.admit(next(coming))
+        for member in coming:
+            await fleet.admit(member)
+        for replica in last:
+            await replica.begun(1)
+        last[0].open.set()
+        await last[0].begun(2)
+        last[1].open.set()
+        assert seeds_of(await playing) == [1, 2, 3]
+    assert {len(request.seeds) for replica in last for request in replica.requests} == {1}
+
+
 async def test_one_that_serves_another_version_than_it_should_is_lost_and_who_asks_for_it_is_told() -> None:
     class Stale(Replica):
         async def Rollout(self, request, context):
@@ -286,9 +316,6 @@ def test_the_calls_deadline_leaves_each_wave_of_episodes_its_own(groups: int, si
     """On 8 seats: 17 episodes are 3 waves of 10 s each; 2 groups of 5 are 2, where groups are played whole."""
     dispatch = Dispatch(LIMITS, fixed=False, on_gone=lambda r, p: None, stale=lambda task: False)
     assert dispatch.timeout_s(groups, size) == 10 * waves + GRACE_S
-
-
-HEDGING = LIMITS.model_copy(update={"straggler_s": 0.05})
 
 
 async def test_a_straggler_is_begun_elsewhere_and_who_ends_first_counts() -> None:

@@ -84,6 +84,31 @@ async def test_a_newcomer_serves_what_all_serve_before_it_gets_work() -> None:
         assert len(fleet.members) == 2 and fleet.lost == []
 
 
+async def test_a_newcomer_that_takes_long_holds_up_nobody_and_serves_what_they_serve_by_then() -> None:
+    class Slow(Replica):
+        def __init__(self) -> None:
+            super().__init__()
+            self.begun, self.go_on = asyncio.Event(), asyncio.Event()
+
+        async def Wake(self, request, context):
+            self.begun.set()
+            await self.go_on.wait()
+            return await super().Wake(request, context)
+
+    async with fleet_of(Replica()) as fleet, at(Slow()) as more:
+        (slow,) = more.replicas
+        await fleet.load(replace(ADAPTER, url="/w"))
+        coming = asyncio.create_task(fleet.admit(more.members(first=1)[0]))
+        await slow.begun.wait()
+        async with asyncio.timeout(30):
+            await fleet.load(ADAPTER)
+            await fleet.sleep()
+        slow.go_on.set()
+        await coming
+        assert slow.calls == ["wake", "load", "wake", "load", "sleep"] and slow.loads == ["/w", "/x"]
+        assert len(fleet.members) == 2
+
+
 async def test_the_next_generation_takes_its_place_and_none_before_it() -> None:
     async with fleet_of(Replica(), Replica()) as fleet, at(Replica()) as more:
         (member,) = more.members(first=0)

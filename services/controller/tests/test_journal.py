@@ -64,6 +64,30 @@ def test_a_flipped_bit_ends_a_file_and_is_told(tmp_path: Path, caplog: pytest.Lo
     assert f"{file}: cut short at byte {len(data) // 2}" in caplog.text
 
 
+def test_another_seed_in_a_records_head_is_damage(tmp_path: Path) -> None:
+    filled(tmp_path, 5)
+    (file,) = tmp_path.iterdir()
+    data = bytearray(file.read_bytes())
+    assert data[1] == 5
+    data[1] = 6
+    file.write_bytes(data)
+    assert list(Journal(tmp_path, "aa").groups(lambda seed: seed == 6)) == []
+
+
+def test_a_group_that_is_just_being_written_is_no_damage_to_who_reads_what_was_learned(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    journal = filled(tmp_path, 5, 7)
+    journal.add_step(step(3, 5))
+    (file,) = tmp_path.iterdir()
+    whole = file.read_bytes()
+    file.write_bytes(whole + whole[:60])
+    assert list(journal.learned(3, 4)) == [(step(3, 5), [group(5)])]
+    assert "cut short" not in caplog.text
+    assert set(read(tmp_path)) == {5, 7}
+    assert "cut short" in caplog.text
+
+
 def test_a_length_beyond_the_file_is_a_cut_one(tmp_path: Path) -> None:
     filled(tmp_path, 5)
     (file,) = tmp_path.iterdir()

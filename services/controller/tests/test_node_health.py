@@ -20,6 +20,7 @@ from kube_api import LABEL, KubeApi, serving
 
 from tandem.config import HealthConfig
 from tandem.runtime import beside, until
+from tandem.types import Unavailable
 from tandem_controller.node_events import Event, Garbled, Gone, Health, lines, read_event, read_list
 from tandem_controller.node_health import Api, NodeHealth, api_of, health_watched
 
@@ -81,6 +82,22 @@ async def test_a_node_that_is_unwell_from_the_start_and_one_we_come_to_later(tmp
         await api.bookmark()
         assert await happens(lambda: len(run.asked) == 2)
     assert [node for node, _ in drains(run)] == ["node-2", "node-9"]
+
+
+async def test_a_node_that_cannot_be_left_yet_is_tried_again(tmp_path: Path) -> None:
+    class Failing(Run):
+        failures = 0
+
+        async def drain(self, node: str, why: str) -> None:
+            if not self.failures:
+                self.failures += 1
+                raise Unavailable("Ray is away")
+            await super().drain(node, why)
+
+    api, run = KubeApi(node_1="Schedulable", node_2="Unschedulable"), Failing()
+    async with serving(api) as port, watched(api, run, f"http://127.0.0.1:{port}", tmp_path, watch_s=1):
+        assert await happens(lambda: run.asked and len(api.requests) >= 4)
+    assert drains(run) == [("node-2", "Kubernetes says it is Unschedulable")] and run.failures == 1
 
 
 async def test_many_nodes_come_by_pages(tmp_path: Path) -> None:
@@ -256,6 +273,14 @@ def test_where_the_api_is(tmp_path: Path) -> None:
     named = HealthConfig(folder=str(tmp_path), api_url="http://127.0.0.1:8001/")
     assert api_of(named, inside) == Api("http://127.0.0.1:8001", tmp_path)
     assert api_of(named.model_copy(update={"watch": "off"}), inside) is None
+
+
+@pytest.mark.parametrize("url", ["http://10.0.0.1:8001", "http://kubernetes.default", "ftp://127.0.0.1", "10.0.0.1"])
+def test_a_token_goes_nowhere_in_the_clear(url: str) -> None:
+    with pytest.raises(ValueError, match="https, or http on loopback"):
+        HealthConfig(api_url=url)
+    for fine in ("https://10.0.0.1", "http://[::1]:8001", "http://localhost:8001", "http://127.0.0.1:8001"):
+        HealthConfig(api_url=fine)
 
 
 async def test_the_config_says_where(tmp_path: Path) -> None:

@@ -35,6 +35,27 @@ async def test_a_rest_waits_for_plays_and_later_plays_wait_for_it() -> None:
     assert said == ["a plays", "b plays", "rest", "c plays"]
 
 
+async def test_of_rests_and_plays_that_wait_for_one_rest_only_one_kind_goes_on() -> None:
+    quiet, now, met, ends = Quiet(), list[str](), list[list[str]](), [asyncio.Event() for _ in range(4)]
+
+    async def go(name: str, end: asyncio.Event) -> None:
+        async with quiet.resting() if name.startswith("rest") else quiet.playing():
+            now.append(name)
+            met.append(list(now))
+            await end.wait()
+            now.remove(name)
+
+    async with asyncio.TaskGroup() as tasks:
+        for name, end in zip(("rest a", "rest b", "play c", "rest d"), ends, strict=True):
+            tasks.create_task(go(name, end))
+            await settled()
+        assert now == ["rest a"]
+        for end in ends:
+            end.set()
+            await settled()
+    assert sorted(met) == [["play c"], ["rest a"], ["rest b"], ["rest d"]]
+
+
 async def settled() -> None:
     """Let every task go on as far as it can."""
     for _ in range(20):

@@ -64,6 +64,11 @@ class Watch:
         self._thread = Background("watch", self._work)
         self._thread.start()
 
+    @property
+    def parted(self) -> bool:
+        """Whether all others have ended in order."""
+        return not self._peers
+
     def close(self, why: str = "") -> None:
         """Watch no more. The others hear that this rank ends in order; or else, with `why`, that it is lost."""
         self._thread.stop()
@@ -162,13 +167,13 @@ def _admitted(
     until = time.monotonic() + timeout_s
     try:
         while missing := [rank for rank in ranks if rank not in found]:
-            listener.settimeout(max(0.001, until - time.monotonic()))
             try:
+                listener.settimeout(_left(until))
                 connection, _ = listener.accept()
             except TimeoutError as problem:
                 raise Unavailable(f"learner ranks {missing} did not come within {timeout_s:g} s") from problem
             greetings = {f"{secret} {rank}".encode(): rank for rank in missing}
-            rank = greetings.get(_greeting(connection))
+            rank = greetings.get(_greeting(connection, min(until, time.monotonic() + HELLO_S)))
             if rank is None:
                 connection.close()
             else:
@@ -180,13 +185,21 @@ def _admitted(
     return found
 
 
-def _greeting(connection: socket.socket) -> bytes:
-    """The first line, without its end; empty where none comes in time."""
-    connection.settimeout(HELLO_S)
+def _greeting(connection: socket.socket, until: float) -> bytes:
+    """The first line, without its end; empty where none is whole by then."""
     heard = b""
     with suppress(OSError):
-        while len(heard) < LINE_BYTES and (more := connection.recv(1)):  # what follows is for the watch
-            if more == b"\n":
-                return heard
+        while len(heard) < LINE_BYTES:
+            connection.settimeout(_left(until))
+            more = connection.recv(1)  # no more than that: what follows is for the watch
+            if more in (b"", b"\n"):
+                return heard if more else b""
             heard += more
     return b""
+
+
+def _left(until: float) -> float:
+    """Seconds until then. Raises TimeoutError where there are none."""
+    if (left := until - time.monotonic()) <= 0:
+        raise TimeoutError
+    return left
