@@ -15,7 +15,7 @@ from tandem.cluster import Deployment, deployed
 from tandem.config import Config
 from tandem.storage import VersionStore, latest, read_manifest
 from tandem.storage.episodes import EPISODES, write_groups
-from tandem.types import AdapterRef, Identity, NotFound, PublishKind, Role, UserError
+from tandem.types import AdapterRef, NotFound, PublishKind, UserError
 from tandem_controller import preflight
 from tandem_controller.evaluate import Save, evaluate
 from tandem_controller.hosts import Hosts
@@ -95,7 +95,7 @@ async def _play(
     suites: Sequence[Suite],
     saves: Sequence[Save],
 ) -> list[Evaluation]:
-    hosts = Hosts(deployment, config, deployment.keyring.door(Identity(Role.CONTROLLER, 0, 1)))
+    hosts = Hosts(deployment, config, deployment.keyring.door(deployment.controller))
     replicas = Replicas(hosts, Recoveries())
     async with hosts.deaths(replicas.died):
         try:

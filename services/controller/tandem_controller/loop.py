@@ -31,7 +31,7 @@ from tandem_controller.rollouts import play_step
 from tandem_controller.run_dir import RunDir
 from tandem_controller.saver import Saver
 from tandem_controller.scores import tell_scores
-from tandem_controller.services import History, Services, Unkept, adapter_of, bring, publish, push
+from tandem_controller.services import History, Services, Unkept, adapter_of, bring, publish, published, push
 from tandem_controller.suites import FIXED, plan
 
 log = get_logger(__name__)
@@ -208,7 +208,8 @@ async def save_what_can_be(services: Services, run: RunDir, position: Position, 
     if saver.saved == position.version:
         return
     try:
-        await publish(services, services.weights, position.version)  # the failure may have come before it was
+        if not await published(services, services.weights, position.version):  # the failure may have come before it
+            await publish(services, services.weights, position.version)
         await save(services, run, position)
     except TandemError as problem:
         log.warning("version %d could not be saved: %s", position.version, problem)

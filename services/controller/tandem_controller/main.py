@@ -15,7 +15,7 @@ from rich.console import Console
 from tandem.cluster import Deployment, deployed
 from tandem.config import Config
 from tandem.runtime import until_signal
-from tandem.types import Identity, Role, UserError
+from tandem.types import UserError
 from tandem_controller import preflight, report
 from tandem_controller.evaluate import evaluate
 from tandem_controller.hosts import Hosts
@@ -162,7 +162,7 @@ async def connected(
 ) -> AsyncIterator[Supervisor]:
     """The services of a training deployment, kept alive; at the end the mirror is waited for, unless `stop` is set."""
     hosts, recoveries = (
-        Hosts(deployment, config, deployment.keyring.door(Identity(Role.CONTROLLER, 0, 1))),
+        Hosts(deployment, config, deployment.keyring.door(deployment.controller)),
         Recoveries(),
     )
     replicas = Replicas(hosts, recoveries)
