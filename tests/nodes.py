@@ -1,13 +1,15 @@
 """A real Ray cluster of several nodes on this machine, whose nodes and processes can be killed, slowed and added.
 
     with ray_cluster(folder, workers=3, gpus=2) as cluster:      # head with `head_mem`, and workers w1, w2, w3
-        ... tandem train RECIPE cluster.address={cluster.address} cluster.gpus=6 ...   # from this process or another
+        ... tandem train RECIPE cluster.address={cluster.address} ...   # from this process or another
         cluster.services("rollout", 1)[0].kill()    # one service's own process, by role and index; psutil.Process
         cluster["w2"].kill()                        # kill -9 of a whole node: raylet, actors, services, and all else
         cluster.add("w4", gpus=2)                   # a node joins
         cluster["w1"].pause(); cluster["w1"].resume()   # SIGSTOP, SIGCONT of all its processes: a node that hangs
 
 Each node is one `ray start --block`; its GPUs are pretended (a number that Ray counts). TANDEM_NODE_NAME is its name.
+A learner finds out that there is no GPU, so a run that trains has `cluster.gpus` 0 and takes CPUs (of the workers: the
+head has none). `services` tells runs on one cluster apart by `run`, a part of the path of their logs.
 
 A node that is killed is off Ray's books in 1 to 2 s (`HEALTH`). A paused node is, too, if it does not resume before.
 `cluster.head` is never to be killed but in tests of that; `cluster.kill_gcs()` and `restart_gcs()` are its own store's
@@ -71,8 +73,9 @@ class Node:
         return list(self._seen)
 
     def kill(self) -> None:
-        """kill -9 of all at once, until none is left: also of what was being started."""
+        """kill -9, until none is left: also of what was being started. Like a power cut: none tells of another."""
         end = time.monotonic() + GONE_S
+        self.pause()
         while found := self.processes():
             for process in found:
                 with suppress(psutil.NoSuchProcess):
@@ -164,7 +167,7 @@ class RayCluster:
         return process, log
 
     def services(self, role: str, index: int | None = None, run: str = "") -> list[psutil.Process]:
-        """The services' own processes, of one index or all, of one run (`run.dir`/`run.name` ends so) or all."""
+        """The services' own processes: of one index or all, of one run (part of the path of its logs) or all."""
         found = []
         for process, mark in _marked():
             with suppress(psutil.Error):
@@ -176,6 +179,12 @@ class RayCluster:
                     if its_role == role and index in (None, int(its_index)):
                         found.append(process)
         return found
+
+    def host_of(self, service: psutil.Process) -> psutil.Process:
+        """The actor's process that hosts a service."""
+        host = service.parent()
+        assert host is not None
+        return host
 
     def node_of(self, process: psutil.Process) -> Node:
         """The node that a process belongs to."""
@@ -196,7 +205,7 @@ def ray_cluster(
     folder.mkdir(parents=True, exist_ok=True)
     cluster = RayCluster(folder, environment or {})
     try:
-        cluster.add("head", head=True)
+        cluster.add("head", cpus=0, head=True)  # slots go to the workers
         cluster.add(*(f"w{number}" for number in range(1, workers + 1)), cpus=cpus, gpus=gpus)
         yield cluster
     finally:

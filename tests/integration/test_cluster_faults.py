@@ -16,7 +16,7 @@ from tandem.cluster import Deployment, find, ray_session
 from tandem.cluster.registry import take_over
 from tandem.config import Config
 from tandem.rpc.clients import CheckpointClient, RolloutClient
-from tandem.types import Death, Identity, NotFound, PublishKind, Role, StaleRequest, Unavailable, UserError
+from tandem.types import Death, Forbidden, Identity, NotFound, PublishKind, Role, StaleRequest, Unavailable, UserError
 
 MODEL = Path(__file__).parents[2] / "models/tiny-qwen3vl"
 ME = Identity(Role.CONTROLLER, 0, 1)
@@ -109,7 +109,7 @@ def test_who_hangs_is_replaced_too(cluster: RayCluster, config: Config) -> None:
         process.suspend()
         assert deployment.start_checkpoint().identity.generation > 1
         [process] = cluster.services("checkpoint_manager")
-        process.parent().suspend()  # the actor's
+        cluster.host_of(process).suspend()
         assert deployment.start_checkpoint().identity.generation > 2
         assert len(cluster.services("checkpoint_manager")) == 1
         assert deployment.wait_death(0.1) is None, "whom we end ourselves has not died"
@@ -119,7 +119,7 @@ def test_an_actor_that_is_killed_takes_its_service_along(cluster: RayCluster, co
     with live(config) as deployment:
         deployment.start_checkpoint()
         [process] = cluster.services("checkpoint_manager")
-        process.parent().kill()
+        cluster.host_of(process).kill()
         told = death(deployment)
         assert "host process on node head was killed or crashed; the exit status is unknown" in told.why
         process.wait(SOON_S)
@@ -186,7 +186,7 @@ async def test_two_runs_side_by_side_are_strangers(cluster: RayCluster, config: 
             assert two.wait_death(0.1) is None
             assert find("run-b", "checkpoint_manager") == (theirs.address,)
             client = CheckpointClient(theirs.address, one.keyring.door(ME))
-            with pytest.raises(UserError, match="token"):
+            with pytest.raises(Forbidden, match="token"):
                 await client.list(PublishKind.ADAPTER)
             await client.close()
         finally:
@@ -214,7 +214,9 @@ def test_a_dead_controllers_run_is_taken_over_and_a_living_ones_is_not(cluster: 
         with ray_session(config.cluster, 1):
             with pytest.raises(UserError, match=f"run faults is on this cluster already: process {other.pid} at "):
                 take_over("faults")
-            cluster.services("checkpoint_manager")[0].parent().suspend()  # so that it outlives its driver for a while
+            cluster.host_of(
+                cluster.services("checkpoint_manager")[0]
+            ).suspend()  # so that it outlives its driver for a while
             other.kill()
             other.wait()
             take_over("faults")
@@ -228,7 +230,8 @@ def test_a_dead_controllers_run_is_taken_over_and_a_living_ones_is_not(cluster: 
 
 
 def test_all_ranks_are_of_one_generation_at_any_world_size(cluster: RayCluster, config: Config) -> None:
-    with live(config) as deployment:
+    on_cpu = config.model_copy(update={"cluster": config.cluster.model_copy(update={"gpus": 0})})
+    with live(on_cpu) as deployment:
         deployment.start_learner(2)
         first = deployment.ranks[0].identity.generation
         cluster.services("learner", 1)[0].kill()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,11 +56,10 @@ def in_words(
     return f"killed by {name}"
 
 
-def oom_kills(pid: int) -> dict[str, int]:
-    """How many processes the kernel has killed for want of memory, by where it counts: in the process's control group,
-    and on the whole machine. Empty where it does not tell."""
+def oom_kills(places: Iterable[Path]) -> dict[str, int]:
+    """How many processes the kernel has killed for want of memory, by where it counts."""
     counts = {}
-    for path in (*_memory_groups(pid), Path("/proc/vmstat")):
+    for path in places:
         try:
             found = re.search(r"^oom_kill (\d+)$", path.read_text(), re.MULTILINE)
         except OSError:
@@ -69,17 +69,15 @@ def oom_kills(pid: int) -> dict[str, int]:
     return counts
 
 
-def _memory_groups(pid: int) -> list[Path]:
-    """Where the memory control group of a process, of version 1 or 2, keeps its counts."""
-    root, found = Path("/sys/fs/cgroup"), []
-    try:
-        lines = Path(f"/proc/{pid}/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if not controllers:
-            found += [root / path.strip("/") / "memory.events"]
-        elif "memory" in controllers.split(","):
-            found += [root / "memory" / path.strip("/") / "memory.oom_control", root / "memory/memory.oom_control"]
-    return found
+def oom_places(pid: int) -> tuple[Path, ...]:
+    """Where the kernel counts its kills: of a process's control group (version 1 or 2), then of the machine."""
+    root, found = Path("/sys/fs/cgroup"), list[Path]()
+    with suppress(OSError):
+        for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                found += [root / path.strip("/") / "memory.events"]
+            elif "memory" in controllers.split(","):
+                found += [root / "memory" / path.strip("/") / "memory.oom_control"]
+                found += [root / "memory/memory.oom_control"]  # in a container the path is the host's
+    return (*found, Path("/proc/vmstat"))

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from threading import Lock
 
-from tandem.cluster.ends import End, in_words, oom_kills, tail
+from tandem.cluster.ends import End, in_words, oom_kills, oom_places, tail
 from tandem.obs import get_logger
 from tandem.rpc.hosted import Order
 
@@ -55,7 +55,8 @@ class ServiceProcess:
             )
         os.close(write)
         self.pid = process.pid
-        self._oom_kills = oom_kills(self.pid)
+        self._oom_places = oom_places(self.pid)
+        self._oom_kills = oom_kills(self._oom_places)
         assert process.stdin is not None
         with suppress(BrokenPipeError), process.stdin as stdin:  # where it is gone already, its end says why
             stdin.write(replace(order, report=write).as_json().encode() + b"\n")
@@ -75,7 +76,7 @@ class ServiceProcess:
     async def ended(self) -> End:
         """How it ended; answers only then. Children that outlived it are killed."""
         status = await asyncio.shield(self._status)
-        counts = oom_kills(os.getpid())
+        counts = oom_kills(self._oom_places)
         await asyncio.wait({self._listening}, timeout=LAST_WORD_S)
         lines = tail(self.log)
         return End(self.said.get("message") or in_words(status, lines, self._oom_kills, counts), lines)
