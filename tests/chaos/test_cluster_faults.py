@@ -38,7 +38,7 @@ def config(cluster: RayCluster, tmp_path: Path) -> Config:
             "run": {"name": "faults", "dir": str(tmp_path)},
             "rollout": {"engine": {"kind": "simulated"}},
             "checkpoint": {"url": str(tmp_path / "store")},
-            "cluster": {"address": cluster.address, "start_timeout_s": 60, "gpus": 1, "cpus_per_worker": 1},
+            "cluster": {"address": cluster.address, "start_timeout_s": 120, "gpus": 8, "cpus_per_worker": 1},
         }
     )
 
@@ -146,20 +146,19 @@ def test_a_lost_node_is_named_and_its_slot_comes_back_where_there_is_room(cluste
 
 def test_scaling_up_waits_for_a_node_and_says_so(cluster: RayCluster, config: Config) -> None:
     with live(config) as deployment:
-        for index in range(3):
+        full = len(deployment.nodes()) - 1  # the head has no GPU
+        for index in range(full):
             deployment.start_rollout(index)
         soon = config.model_copy(update={"cluster": config.cluster.model_copy(update={"start_timeout_s": 2})})
         deployment._config = soon  # the same deployment, less patient
-        with pytest.raises(
-            Unavailable, match=r"no room for slot 3: it takes 1 CPU and 1 GPU; the Ray cluster has .* 0 GPU"
-        ):
-            deployment.start_rollout(3)
+        with pytest.raises(Unavailable, match=rf"no room for slot {full}: it takes 1 CPU and 1 GPU; .* 0 GPU free"):
+            deployment.start_rollout(full)
         deployment._config = config
         cluster.add("w4", gpus=1)  # what an autoscaler does, for the slot is asked for still
-        assert deployment.start_rollout(3).node == "w4"
-        deployment.stop_rollout(3)
-        assert [member.identity.index for member in deployment.rollouts] == [0, 1, 2]
-        assert cluster.services("rollout", 3) == []
+        assert deployment.start_rollout(full).node == "w4"
+        deployment.stop_rollout(full)
+        assert [member.identity.index for member in deployment.rollouts] == list(range(full))
+        assert cluster.services("rollout", full) == []
         cluster["w4"].kill()
 
 
