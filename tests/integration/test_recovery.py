@@ -61,6 +61,7 @@ class InProcess:
     generations: dict[Role, int] = field(default_factory=dict)
     addresses: dict[Role, str] = field(default_factory=dict)
     world_size: int = 1
+    ends_first: bool = False  # a start that is refused has ended what was there
     rollouts: tuple[Member, ...] = ()
 
     @property
@@ -106,6 +107,7 @@ class InProcess:
         self.starts.append(what)
         if self.refuses.get(what, 0) > 0:
             self.refuses[what] -= 1
+            self.generations[role] += self.ends_first
             raise UserError(f"no room for {what}")
         return asyncio.run_coroutine_threadsafe(self.begin(role, start), self.loop).result()
 
@@ -345,7 +347,12 @@ async def test_other_numbers_of_ranks_and_places_wait_for_the_boundary(tmp_path:
         world.deployment.refuses["learner x7"] = 1
         await world.supervisor.scale(learner=7)
         await world.services.keeper.boundary(save_now)  # no room: it goes on as it was
-        assert world.deployment.starts[3:] == ["learner x7", "learner x1"]
+        assert world.deployment.starts[3:] == ["learner x7"]
+        world.deployment.refuses = {"learner x7": 1}
+        world.deployment.ends_first = True
+        await world.supervisor.scale(learner=7)
+        await world.services.keeper.boundary(save_now)  # room, but they do not start: as many as before are
+        assert world.deployment.starts[4:] == ["learner x7", "learner x1"]
         await made(world)
         with pytest.raises(UserError, match="node-9: nothing of this run is there"):
             await world.supervisor.drain("node-9", "why not")

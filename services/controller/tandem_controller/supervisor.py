@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
 from tandem.obs import get_logger
@@ -93,9 +93,15 @@ class Supervisor:
             log.error("%d learner ranks cannot be had, it goes on with %d: %s", wanted, before, problem)
             self._ranks = before
             self._wanted_ranks = before if self._wanted_ranks == wanted else self._wanted_ranks
-            self._begin(Death(self._members[Role.LEARNER], f"it was ended for another number of ranks; {problem}"))
-            await self._mended()
+            if not self._learner_lives():  # there was room, but they do not start
+                self._begin(Death(self._members[Role.LEARNER], f"it was ended for another number of ranks; {problem}"))
+                await self._mended()
         log.info("the learner goes on with %d ranks from version %d", self._ranks, self.services.version)
+
+    def _learner_lives(self) -> bool:
+        with suppress(Unavailable):
+            return self._deployment.learner.identity == self._members[Role.LEARNER].identity
+        return False
 
     async def scale(self, *, rollout: int | None = None, learner: int | None = None) -> None:
         """See `Controls`."""
