@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.nodes import RayCluster, ray_cluster
 
 from tandem.cluster import Deployment, find, ray_session
 from tandem.cluster.registry import take_over
 from tandem.config import Config
 from tandem.rpc.clients import CheckpointClient, RolloutClient
 from tandem.types import Death, Forbidden, Identity, NotFound, PublishKind, Role, StaleRequest, Unavailable, UserError
+from tests.nodes import RayCluster, ray_cluster
 
 MODEL = Path(__file__).parents[2] / "models/tiny-qwen3vl"
 ME = Identity(Role.CONTROLLER, 0, 1)
