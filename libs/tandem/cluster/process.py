@@ -39,7 +39,7 @@ class ServiceProcess:
 
     def __init__(self, order: Order, log: Path) -> None:
         self.log = log
-        self.said: dict[str, str] = {}  # the last of its words: an address, or an error
+        self.said: dict[str, str] = {}  # by it: an address, and an error where there was one
         read, write = os.pipe()
         with log.open("a") as file:
             file.write(f"--- {datetime.now(UTC).isoformat(timespec='seconds')} {log.stem}\n")
@@ -93,7 +93,7 @@ class ServiceProcess:
 
     async def _listen(self) -> None:
         while line := await asyncio.to_thread(self._words.readline):
-            self.said = json.loads(line)
+            self.said |= json.loads(line)  # an error may follow an address before anybody looks
             self._up.set()
         self._words.close()
 
