@@ -125,6 +125,10 @@ resume-check: install  ## kill -9 at every phase boundary and 20 random instants
 fuzz: install  ## ask every method of every service what nobody should, and send its port anything: minutes
 	$(PY) -m pytest tests/fuzz --hypothesis-profile=fuzz $(ARGS)
 
+.PHONY: chaos
+chaos: install  ## kill, stop and slow all there is of a run on a Ray cluster of four nodes (SEED=n FAULTS=50 ENGINE=simulated)
+	$(PY) -m pytest tests/chaos --override-ini=python_files='check_*.py' -s $(ARGS)
+
 .PHONY: test-chaos
 test-chaos: install  ## crashes and pauses at random: minutes
 	$(PY) -m pytest tests/chaos $(ARGS)

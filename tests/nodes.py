@@ -44,7 +44,7 @@ HEALTH = {
     "health_check_timeout_ms": 1000,
     "health_check_failure_threshold": 3,
 }
-UP_S = 90.0
+UP_S = 240.0
 GONE_S = 30.0
 STORE_BYTES = 80 * 2**20
 

@@ -3,6 +3,7 @@
 import socket
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,14 +12,15 @@ ROOT = Path(__file__).parents[2]
 RECIPE = ROOT / "deploy/recipes/maze2d-cpu.yaml"
 
 
-def refused(tmp_path: Path, *overrides: str, recipe: Path = RECIPE) -> str:
-    """Run `tandem train` there; the one line it says."""
+def refused(tmp_path: Path, *overrides: str, recipe: Path = RECIPE, left: Sequence[Path] = ()) -> str:
+    """Run `tandem train` there; the one line it says. It leaves the files that were there (`left`)."""
     base = [f"run.dir={tmp_path}/runs", f"model.path={ROOT}/models/tiny-qwen3vl", "rollout.replicas=1"]
     command = [sys.executable, "-m", "tandem.cli", "train", str(recipe), *base, *overrides]
     done = subprocess.run(command, capture_output=True, text=True, timeout=180, cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    assert not (tmp_path / "runs").exists()
+    assert all(path.exists() for path in left)
+    assert left or not (tmp_path / "runs").exists()
     [line] = [line for line in done.stderr.splitlines() if line.startswith("tandem: ")]
     return line
 
@@ -52,6 +54,10 @@ def test_a_store_that_cannot_be_written(tmp_path: Path) -> None:
 
 @pytest.mark.ray
 def test_a_port_that_is_taken(tmp_path: Path) -> None:
+    logged = tmp_path / "runs/maze2d-cpu/logs/rollout-0-g1.log"  # by an earlier life of the run
+    logged.parent.mkdir(parents=True)
+    logged.write_text("what it said last")
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        assert f"cannot listen on 127.0.0.1:{port}: taken" in refused(tmp_path, f"cluster.checkpoint_port={port}")
+        said = refused(tmp_path, f"cluster.checkpoint_port={port}", left=[logged])
+        assert f"cannot listen on 127.0.0.1:{port}: taken" in said

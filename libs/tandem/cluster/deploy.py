@@ -221,6 +221,7 @@ def deployed(
     with ray_session(config.cluster, slots) as host:
         _check_room(config, slots)
         take_over(run)
+        before = _folder(config, run).exists()
         logs = _logs(config, run, training)
         deployment, started = Deployment(config, run, host, str(logs)), False
         try:
@@ -228,7 +229,7 @@ def deployed(
             started = True
             yield deployment
         except UserError:
-            if not started:
+            if not (started or before):  # logs of an earlier life of the run tell why it ended
                 _discard(logs)
             raise
         finally:
@@ -252,11 +253,15 @@ def _discard(logs: Path) -> None:
             folder.rmdir()
 
 
+def _folder(config: Config, run: str) -> Path:
+    logs = Path(config.run.dir).absolute() / config.run.name / "logs"
+    return logs if run == config.run.name else logs / run
+
+
 def _logs(config: Config, run: str, training: bool) -> Path:
     """The folder for the services' logs. It is made here: where a node has it, too, services write there."""
-    folder = Path(config.run.dir).absolute() / config.run.name
-    logs = folder / "logs" if run == config.run.name else folder / "logs" / run
-    if training or folder.is_dir():
+    logs = _folder(config, run)
+    if training or (Path(config.run.dir) / config.run.name).is_dir():
         try:
             logs.mkdir(parents=True, exist_ok=True)
         except OSError as problem:

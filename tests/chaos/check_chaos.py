@@ -1,0 +1,41 @@
+"""`make chaos`: a seeded schedule of faults on a real Ray cluster of four nodes (SEED=, FAULTS=, ENGINE=)."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.schedule import drawn
+from tests.chaos.settings import SETTINGS
+from tests.chaos.trial import judged, tried
+from tests.chaos.verdict import table, times
+from tests.nodes import ray_cluster
+
+SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+FAULTS = int(os.environ.get("FAULTS", "0")) or 50
+ENGINE = os.environ.get("ENGINE", "") or "simulated"
+PLAIN = {"RAY_worker_niceness": "0"}  # of 15 that Ray gives them, for no other work is to be done here
+
+
+@pytest.mark.ray
+@pytest.mark.vllm
+@pytest.mark.timeout(6 * 3600)
+def test_every_fault_is_survived_exactly(tmp_path: Path) -> None:
+    print(f"\nSEED={SEED} FAULTS={FAULTS} ENGINE={ENGINE}", flush=True)
+    settings = (*SETTINGS, f"rollout.engine.kind={ENGINE}")
+    with ray_cluster(Path(os.environ["HOME"]) / "n", workers=3, cpus=2, environment=PLAIN) as cluster:
+        suffered = tried(tmp_path, cluster, drawn(SEED, FAULTS), settings)
+    rows = times(suffered)
+    print(table(rows), flush=True)
+    written = Path(os.environ.get("CHAOS_JSON", "build/chaos.json"))
+    written.parent.mkdir(parents=True, exist_ok=True)
+    written.write_text(json.dumps({"seed": SEED, "engine": ENGINE, "faults": rows}, indent=1) + "\n")
+    print(f"written to {written}; now a run without any fault", flush=True)
+    steps, files = judged(tmp_path, settings)
+    print(
+        f"{len(suffered)} faults in {steps} steps: all {files} published files and all figures as without; SEED={SEED}"
+    )
