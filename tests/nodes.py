@@ -12,9 +12,6 @@ A learner finds out that there is no GPU, so a run that trains has `cluster.gpus
 head has none). `services` tells runs on one cluster apart by `run`, a part of the path of their logs.
 
 A node that is killed is off Ray's books in 1 to 2 s (`HEALTH`). A paused node is, too, if it does not resume before.
-`cluster.head` is never to be killed but in tests of that; `cluster.kill_gcs()` and `restart_gcs()` are its own store's
-end and return, with `redis=True` with what it knew. `isolated=True` gives each worker a network of its own (`ip netns`;
-needs root, see `why_no_networks`): `cluster["w1"].cut()` and `.mend()` pull its cable and put it back.
 
 Leaving the `with` kills all by pid. Ray's files lie in `folder`, whose path must be short (sockets: 40 characters).
 """
