@@ -42,10 +42,17 @@ def test_two_runs_end_in_the_same_bytes(tmp_path: Path) -> None:
     last = Run(killed, *KILLED, "--resume")
     assert last.wait() == 0, last.said()
     assert "directly" not in last.said()  # no replica had to fall back on the store
-    assert tensors(whole) == tensors(killed)
+    assert made(whole) == made(killed)
     assert figures(whole) == figures(killed)
     assert [row["version"] for row in figures(whole)] == [1, 2, 3, 4]
     assert run_id(killed) == json.loads((killed / "e2e/run.json").read_text())["run_id"] != run_id(whole)
+
+
+def made(folder: Path) -> dict[str, bytes]:
+    """Adapters and the last training state: which states before it were saved depends on when a run was killed."""
+    found = tensors(folder)
+    assert "states/v00000004/training_state.safetensors" in found
+    return {name: data for name, data in found.items() if not name.startswith("states/") or "v00000004" in name}
 
 
 def run_id(folder: Path) -> str:
