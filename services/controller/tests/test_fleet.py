@@ -95,8 +95,8 @@ async def test_a_newcomer_that_takes_long_holds_up_nobody_and_serves_what_they_s
             await self.go_on.wait()
             return await super().Wake(request, context)
 
-    async with fleet_of(Replica()) as fleet, at(Slow()) as more:
-        (slow,) = more.replicas
+    slow = Slow()
+    async with fleet_of(Replica()) as fleet, at(slow) as more:
         await fleet.load(replace(ADAPTER, url="/w"))
         coming = asyncio.create_task(fleet.admit(more.members(first=1)[0]))
         await slow.begun.wait()
@@ -163,28 +163,3 @@ async def test_all_must_have_one_base_model() -> None:
         await fleet.check("base-a")
         with pytest.raises(UserError, match="has base model base-a, the learner base-b"):
             await fleet.check("base-b")
-
-
-async def test_a_newcomer_that_hangs_holds_nobody_up_and_one_that_others_overtake_loads_again() -> None:
-    class Slow(Replica):
-        go = asyncio.Event()
-
-        async def LoadAdapter(self, request, context):
-            self.asked.append(request.adapter.version)
-            await self.go.wait()
-            self.served = request.adapter.version
-            return await super().LoadAdapter(request, context)
-
-    async with fleet_of(Replica()) as fleet, at(Slow()) as more:
-        await fleet.load(ADAPTER)
-        coming = asyncio.ensure_future(fleet.admit(more.members(first=1)[0]))
-        async with asyncio.timeout(10):
-            while not more.replicas[0].asked:  # noqa: ASYNC110
-                await asyncio.sleep(0.005)
-            await fleet.load(replace(ADAPTER, url="/y"))
-            await fleet.sleep()
-            assert len(fleet.members) == 1
-            more.replicas[0].go.set()
-            await coming
-        assert len(fleet.members) == 2 and more.replicas[0].calls[-1] == "sleep"
-        assert more.replicas[0].asked == [4, 4]
