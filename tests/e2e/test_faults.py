@@ -25,4 +25,5 @@ def test_a_run_that_loses_one_of_each_ends_in_the_same_bytes(tmp_path: Path) -> 
     suffered = tried(tmp_path, None, FAULTS, QUICK)
     assert [fault.fault for fault in suffered] == FAULTS
     steps, files = judged(tmp_path, QUICK)
-    assert (steps > len(FAULTS), files) == (True, 2 * steps)
+    assert steps > len(FAULTS)
+    assert steps < files <= 2 * steps  # an adapter of each version, and the states that were saved
