@@ -14,6 +14,8 @@ from tests.chaos.rehearsal import NAME, Suffered
 from tests.chaos.settings import GROUPS
 from tests.e2e.crashes import figures, tensors
 
+Row = dict[str, float | int | str | None]
+
 
 def whole(folder: Path) -> int:
     """Its versions 1 .. N, each once and in order; no seed skipped and none drawn twice; what it published reads back.
@@ -48,7 +50,7 @@ def same(folder: Path, twin: Path) -> int:
     return len(mine)
 
 
-def times(suffered: Sequence[Suffered]) -> list[dict[str, float | int | str]]:
+def times(suffered: Sequence[Suffered]) -> list[Row]:
     """By kind: how many faults, and how long until all was well again, in seconds. Those that came while another was
     mended are told with that other."""
     rows = []
@@ -58,15 +60,15 @@ def times(suffered: Sequence[Suffered]) -> list[dict[str, float | int | str]]:
             {
                 "fault": kind.value,
                 "count": sum(fault.fault.kind is kind for fault in suffered),
-                "median_s": round(statistics.median(found), 1) if found else 0.0,
-                "worst_s": round(max(found), 1) if found else 0.0,
+                "median_s": round(statistics.median(found), 1) if found else None,
+                "worst_s": round(max(found), 1) if found else None,
             }
         )
     return rows
 
 
-def table(rows: Sequence[dict[str, float | int | str]]) -> str:
+def table(rows: Sequence[Row]) -> str:
     """For people."""
     lines = [f"{'fault':<26}{'count':>6}{'median s':>10}{'worst s':>9}"]
-    lines += [f"{r['fault']:<26}{r['count']:>6}{r['median_s']:>10}{r['worst_s']:>9}" for r in rows]
+    lines += [f"{r['fault']:<26}{r['count']:>6}{r['median_s'] or '-':>10}{r['worst_s'] or '-':>9}" for r in rows]
     return "\n".join(lines)
