@@ -44,7 +44,7 @@ async def who_gets_in(deployment: Deployment, first: Member, second: Member) -> 
 
 @pytest.mark.ray
 def test_a_run_on_a_cluster_that_was_joined_is_locked(tmp_path: Path) -> None:
-    with tempfile.TemporaryDirectory(prefix="td-") as short, ray_cluster(Path(short), workers=0) as cluster:
+    with tempfile.TemporaryDirectory(prefix="td-") as short, ray_cluster(Path(short), workers=1) as cluster:
         config = Config.model_validate(
             {
                 "model": {"path": str(ROOT / "models/tiny-qwen3vl")},
