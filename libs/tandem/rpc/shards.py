@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
-from tandem.runtime import in_threads
+from tandem.runtime import in_threads, to_its_end
 from tandem.types import UserError
 
 
@@ -38,4 +37,4 @@ async def write_chunks(parts: AsyncIterator[Any], scope: AbstractContextManager[
         async for part in parts:
             if part.WhichOneof("part") != "chunk":
                 raise UserError("PutShard: only chunks may follow the header")
-            await asyncio.to_thread(writer.write, part.chunk)
+            await to_its_end(writer.write, part.chunk)

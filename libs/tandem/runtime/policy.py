@@ -59,27 +59,41 @@ async def together(*calls: Awaitable[T]) -> list[T]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
+async def to_its_end(work: Callable[..., T], *args: object) -> T:
+    """Do it in a thread. A caller that is cancelled, be it several times, is so once the work has ended."""
+    working = asyncio.ensure_future(asyncio.to_thread(work, *args))
+    cancelled: asyncio.CancelledError | None = None
+    while not working.done():
+        try:
+            await asyncio.wait({working})
+        except asyncio.CancelledError as problem:
+            cancelled = problem
+    if cancelled:
+        working.exception()  # it is of no interest now
+        raise cancelled
+    return working.result()
+
+
 @asynccontextmanager
 async def in_threads(scope: AbstractContextManager[T]) -> AsyncIterator[T]:
     """Enter and leave a scope in threads, off the event loop: it works on files, or waits for locks.
 
-    What is entered is left, also where the caller is cancelled before it is told.
+    What is entered is left, also where the caller is cancelled before it is told, and however often.
     """
-    entering = asyncio.ensure_future(asyncio.to_thread(scope.__enter__))
+    inside = list[T]()
     try:
-        inside = await asyncio.shield(entering)
+        await to_its_end(lambda: inside.append(scope.__enter__()))
     except asyncio.CancelledError:
-        await asyncio.wait({entering})
-        if entering.exception() is None:
-            await asyncio.to_thread(scope.__exit__, *sys.exc_info())
+        if inside:
+            await to_its_end(scope.__exit__, *sys.exc_info())
         raise
     try:
-        yield inside
+        yield inside[0]
     except BaseException:
-        if not await asyncio.to_thread(scope.__exit__, *sys.exc_info()):
+        if not await to_its_end(scope.__exit__, *sys.exc_info()):
             raise
     else:
-        await asyncio.to_thread(scope.__exit__, None, None, None)
+        await to_its_end(scope.__exit__, None, None, None)
 
 
 @asynccontextmanager
