@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import ray
 from ray.util.placement_group import placement_group_table
-from tests.nodes import RayCluster, ray_cluster
 
 from tandem.cluster import Deployment, find, ray_session
 from tandem.cluster.host import ServiceHost, result
@@ -18,6 +17,7 @@ from tandem.config import Config
 from tandem.rpc.door import Door
 from tandem.rpc.hosted import Order
 from tandem.types import Identity, NotFound, Role, Unavailable, UserError
+from tests.nodes import RayCluster, ray_cluster
 
 ROOT = Path(__file__).parents[2]
 
