@@ -51,7 +51,8 @@ class ServiceHost:
 
     def __init__(self, order: Order, logs: str) -> None:
         """`logs`: the folder for the log, where this node has it; else there is a temporary one."""
-        self.order = replace(order, host=order.host or ray.util.get_node_ip_address(), parent=os.getpid())
+        host = order.host or ray.util.get_node_ip_address()
+        self.order = replace(order, host=host, parent=os.getpid(), node=node_name())
         me, folder = (
             order.door.me,
             Path(logs) if logs and Path(logs).is_dir() else Path(tempfile.gettempdir()) / "tandem-logs",

@@ -5,6 +5,7 @@ from tandem.config.faults import FaultsConfig
 from tandem.config.health import HealthConfig
 from tandem.config.learner import AlgoConfig, CorrectionConfig, KlConfig, LearnerConfig, LoraConfig
 from tandem.config.load import dump_yaml, load_recipe
+from tandem.config.obs import ObsConfig
 from tandem.config.security import SecurityConfig
 from tandem.config.store import CheckpointConfig, SyncConfig
 from tandem.config.tree import (
@@ -13,7 +14,6 @@ from tandem.config.tree import (
     EnvConfig,
     EvalConfig,
     ModelConfig,
-    ObsConfig,
     RolloutConfig,
     RunConfig,
     SftConfig,

@@ -11,6 +11,7 @@ from tandem.config.engine import EngineConfig
 from tandem.config.faults import FaultsConfig
 from tandem.config.health import HealthConfig
 from tandem.config.learner import LearnerConfig
+from tandem.config.obs import ObsConfig
 from tandem.config.section import LEAST_TEMPERATURE, MOST_TEMPERATURE, NonNegative, Positive, Section, Share
 from tandem.config.security import SecurityConfig
 from tandem.config.store import CheckpointConfig, SyncConfig
@@ -147,13 +148,6 @@ class EvalConfig(Section):
     every: NonNegative = Field(
         default=0, description="Steps between greedy evaluations of the fixed set; 0: only before and after."
     )
-
-
-class ObsConfig(Section):
-    """Logs."""
-
-    log_format: Literal["console", "json"] = "console"
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
 
 
 class Config(Section):

@@ -1,5 +1,7 @@
-"""What a run says of itself: logging here, metrics and traces when they come."""
+"""What a run says of itself: logs, traces, metrics. `setup` once a process; only this package knows OpenTelemetry."""
 
-from tandem.obs.logging import get_logger, setup_logging
+from tandem.obs.logging import get_logger
+from tandem.obs.process import finish, setup
+from tandem.obs.tracing import span, trace
 
-__all__ = ["get_logger", "setup_logging"]
+__all__ = ["finish", "get_logger", "setup", "span", "trace"]

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Protocol, TypeVar
 
 from tandem.config import Config, load_recipe
-from tandem.obs import setup_logging
+from tandem.obs import setup
 from tandem.rpc.door import Door, is_loopback
 from tandem.rpc.keyring import open_keyring
 from tandem.runtime import until_signal
@@ -67,8 +67,9 @@ def run_alone(
     given = vars(parser.parse_intermixed_args(arguments))
     try:
         config = load_recipe(given.pop("recipe"), given.pop("overrides"))
-        setup_logging(config.obs, name)
-        door = _door(config, name, str(given["host"]), int(given.get("rank", 0)))
+        me = Identity(Role(name), int(given.get("rank", 0)))
+        setup(config, me)
+        door = _door(config, me, str(given["host"]))
         asyncio.run(_run(name, partial(start, door=door), config, given, ended))
     except TandemError as problem:
         sys.stderr.write(f"tandem_{name}: {problem}\n")
@@ -76,10 +77,10 @@ def run_alone(
     return 0
 
 
-def _door(config: Config, name: str, host: str, index: int) -> Door:
+def _door(config: Config, me: Identity, host: str) -> Door:
     """Of a process that nobody hands keys to. Raises UserError where its port would be open to all."""
     keyring = open_keyring(config.security, loopback=is_loopback(host), draw=False)
-    return keyring.door(Identity(Role(name), index))
+    return keyring.door(me)
 
 
 async def _run(

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tandem.config import Config
-from tandem.obs import get_logger, setup_logging
+from tandem.obs import get_logger, setup
 from tandem.rpc.alone import Service, serve_until_told
 from tandem.rpc.door import Door
 from tandem.rpc.keys import Keys
@@ -37,6 +37,7 @@ class Order:
     arguments: dict[str, Any] = field(default_factory=dict)
     report: int = -1  # file descriptor
     parent: int = 0  # the actor's process
+    node: str = ""
 
     def as_json(self) -> str:
         """One line. It holds the process's token."""
@@ -57,7 +58,7 @@ def main() -> int:
     end_with_parent(order.parent)
     os.set_inheritable(order.report, False)  # a child of ours must not hold it open
     config = Config.model_validate_json(order.config_json)
-    setup_logging(config.obs, f"{order.door.me.role}[{order.door.me.index}]")
+    setup(config, order.door.me, order.node)
     try:
         asyncio.run(_serve(config, order))
     except TandemError as problem:

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import NoReturn
 
-from tandem.obs import get_logger
+from tandem.obs import finish, get_logger
 
 log = get_logger(__name__)
 EXIT_CODE = 1
@@ -19,6 +19,7 @@ def end_process(why: str) -> NoReturn:
     For a process whose threads may hang in native code for ever: an orderly end would wait for them.
     """
     log.error("%s", why)
+    finish()
     logging.shutdown()
     sys.stdout.flush()
     os._exit(EXIT_CODE)

@@ -11,7 +11,8 @@ import typer
 from rich.console import Console
 
 from tandem.config import Config, dump_yaml, load_recipe
-from tandem.obs import setup_logging
+from tandem.obs import setup
+from tandem.types import Identity, Role
 
 Recipe = Annotated[Path, typer.Argument(help="YAML recipe, such as deploy/recipes/maze2d-cpu.yaml.")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="key.sub=value, over the recipe.")]
@@ -99,7 +100,7 @@ def _config(recipe: Path, overrides: list[str], print_only: bool) -> Config:
     if print_only:
         sys.stdout.write(dump_yaml(config))
         raise typer.Exit
-    setup_logging(config.obs, "controller")
+    setup(config, Identity(Role.CONTROLLER))
     return config
 
 

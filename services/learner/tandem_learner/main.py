@@ -13,7 +13,6 @@ from typing import Any
 import torch.distributed as dist
 
 from tandem.config import Config
-from tandem.obs import setup_logging
 from tandem.rpc.alone import run_alone
 from tandem.rpc.door import OPEN, Door, is_loopback
 from tandem.rpc.server import RunningServer, serve
@@ -144,7 +143,6 @@ async def _leave(watch: Watch, thread: ThreadPoolExecutor, last: Awaitable[None]
 
 
 async def _start_alone(config: Config, *, rank: int, **given: Any) -> RunningLearner:
-    setup_logging(config.obs, f"learner[{rank}]")
     return await start(config, rank=rank, world_size=config.learner.world_size, **given)
 
 

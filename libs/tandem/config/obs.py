@@ -1,0 +1,38 @@
+"""The section on what a run says of itself."""
+
+from __future__ import annotations
+
+from typing import Literal
+from urllib.parse import urlsplit
+
+from pydantic import Field, field_validator
+
+from tandem.config.section import Positive, Section, Share
+
+
+class ObsConfig(Section):
+    """Logs and traces."""
+
+    log_format: Literal["console", "json"] = Field(
+        default="console", description="Log lines for people, or one JSON object each."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = Field(default="info", description="The least told.")
+    otlp: str = Field(
+        default="",
+        description="URL of an OpenTelemetry collector that takes OTLP over gRPC, such as http://127.0.0.1:4317; "
+        "empty: nothing is traced. For one that asks for more, set OTEL_EXPORTER_OTLP_HEADERS or _CERTIFICATE.",
+    )
+    trace_sample: Share = Field(
+        default=1.0, description="Share of groups, by seed, whose episodes and turns are traced; all else always is."
+    )
+    trace_spans: Positive = Field(
+        default=2000, description="About the most spans of episodes and turns in a step: the share is lowered to that."
+    )
+
+    @field_validator("otlp")
+    @classmethod
+    def _is_reachable(cls, url: str) -> str:
+        parts = urlsplit(url)
+        if url and (parts.scheme not in ("http", "https") or not parts.hostname):
+            raise ValueError(f"otlp {url}: give http://HOST:PORT, or https where the collector speaks TLS")
+        return url
