@@ -11,7 +11,7 @@ from tandem.config.section import Positive, Section, Share
 
 
 class ObsConfig(Section):
-    """Logs and traces."""
+    """Logs, traces and metrics."""
 
     log_format: Literal["console", "json"] = Field(
         default="console", description="Log lines for people, or one JSON object each."
@@ -20,13 +20,19 @@ class ObsConfig(Section):
     otlp: str = Field(
         default="",
         description="URL of an OpenTelemetry collector that takes OTLP over gRPC, such as http://127.0.0.1:4317; "
-        "empty: nothing is traced. For one that asks for more, set OTEL_EXPORTER_OTLP_HEADERS or _CERTIFICATE.",
+        "empty: no traces, and no metrics are pushed. For one that asks for more, set OTEL_EXPORTER_OTLP_HEADERS or "
+        "_CERTIFICATE.",
     )
     trace_sample: Share = Field(
         default=1.0, description="Share of groups, by seed, whose episodes and turns are traced; all else always is."
     )
     trace_spans: Positive = Field(
         default=2000, description="About the most spans of episodes and turns in a step: the share is lowered to that."
+    )
+
+    prometheus: bool = Field(
+        default=False,
+        description="Each process serves its metrics at a free port; `prometheus.json` in the run directory names all.",
     )
 
     @field_validator("otlp")

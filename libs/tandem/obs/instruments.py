@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Instrument:
     """`description` ends with the role that records it, where that is not all of them."""
 
@@ -23,17 +23,17 @@ class Instrument:
     labels: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Counter(Instrument):
     """Only grows, until its process is replaced: ask for `rate` or `increase`."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Gauge(Instrument):
     """Is now."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Histogram(Instrument):
     """A distribution, counted in `buckets`: upper bounds, in the unit."""
 

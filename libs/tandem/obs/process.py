@@ -26,6 +26,11 @@ def setup(config: Config, me: Identity, node: str = "") -> None:
         _ends.append(begin(config.obs.otlp, detail_share(config), resource(config, me, node)))
 
 
+def at_end(call: Callable[[], None]) -> None:
+    """Have `finish` call it."""
+    _ends.append(call)
+
+
 def finish() -> None:
     """Send what is left to be sent, within seconds. The interpreter's end does so by itself."""
     while _ends:
