@@ -84,6 +84,10 @@ class Span:
         if other.is_valid:
             self._open.add_link(other)
 
+    def carrier(self) -> dict[str, str]:
+        """As `inject`, of this span, be it the one that goes on or not."""
+        return _injected(otel.set_span_in_context(self._open, self._inside))
+
     def __enter__(self) -> Span:
         self._before = get_current()
         attach(otel.set_span_in_context(self._open, self._inside))
@@ -118,6 +122,9 @@ class _Nothing(Span):
     def failed(self, why: str, kind: str) -> None: ...
 
     def link(self, carrier: Carrier) -> None: ...
+
+    def carrier(self) -> dict[str, str]:
+        return inject()
 
     def __enter__(self) -> Span:
         return self
@@ -165,11 +172,7 @@ def knowing(**words: int) -> Iterator[None]:
 
 def inject() -> dict[str, str]:
     """What another process needs so that what it does becomes a part of what goes on here."""
-    carrier: dict[str, str] = {}
-    if _tracer is not None:
-        _parents.inject(carrier)
-    _words.inject(carrier)
-    return carrier
+    return _injected(get_current())
 
 
 @contextmanager
@@ -203,6 +206,13 @@ def here() -> dict[str, str | int]:
 def carried(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Callable[[], T]:
     """The call, for a thread that knows nothing of what goes on here; `asyncio.to_thread` does so by itself."""
     return partial(copy_context().run, partial(call, *args, **kwargs))
+
+
+def _injected(inside: Context) -> dict[str, str]:
+    carrier: dict[str, str] = {}
+    _parents.inject(carrier, inside)
+    _words.inject(carrier, inside)
+    return carrier
 
 
 def _extracted(carrier: Carrier) -> Context:

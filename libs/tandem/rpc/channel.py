@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, TypeAlias
 from uuid import uuid4
 
 import grpc
@@ -17,6 +17,7 @@ from tandem.rpc.door import OPEN, Door
 from tandem.rpc.errors import from_rpc_error
 from tandem.rpc.fence import CALLEE_KEY, CALLER_KEY, encode_identity
 from tandem.rpc.interceptor import PROTOCOL, PROTOCOL_KEY
+from tandem.rpc.spans import STATUS, asked
 from tandem.runtime import WAITS
 from tandem.types import Identity, Role, Unavailable
 
@@ -28,7 +29,7 @@ OPTIONS = [
     ("grpc.keepalive_time_ms", 20_000),  # a call to a machine that is gone ends long before its deadline
     ("grpc.keepalive_timeout_ms", 20_000),
 ]
-STATUS = "GetStatus"
+Metadata: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def new_request_id() -> str:
@@ -43,7 +44,7 @@ class Peer:
     def __init__(self, role: Role, address: str, door: Door = OPEN, callee: Identity | None = None) -> None:
         self.name = f"{callee or role.replace('_', ' ')} at {address}"
         self.role, self.address = role, address
-        self.metadata: tuple[tuple[str, str], ...] = (
+        self.metadata: Metadata = (
             (PROTOCOL_KEY, PROTOCOL),
             (CALLER_KEY, encode_identity(door.me)),
             *(((CALLEE_KEY, encode_identity(callee)),) if callee else ()),
@@ -56,16 +57,16 @@ class Peer:
     async def unary(self, method: Any, request: Any, timeout_s: float) -> Any:
         """Call a method with one reply (the request may be a message or an iterator of messages)."""
         self._check_open()
-        with self._under_way(request) as moved:
+        with self._under_way(method, request) as (moved, metadata):
             if not isinstance(request, Message):
                 request = _each(request, moved)
-            return await method(request, timeout=timeout_s, metadata=self.metadata)
+            return await method(request, timeout=timeout_s, metadata=metadata)
 
     async def stream(self, method: Any, request: Any, timeout_s: float) -> AsyncIterator[Any]:
         """Call a method with a stream of replies; leaving the loop early cancels the call."""
         self._check_open()
-        call = method(request, timeout=timeout_s, metadata=self.metadata)
-        with self._under_way(request) as moved:
+        with self._under_way(method, request) as (moved, metadata):
+            call = method(request, timeout=timeout_s, metadata=metadata)
             try:
                 async for reply in call:
                     moved()
@@ -92,14 +93,14 @@ class Peer:
             raise Unavailable(f"{self.name}: its channel was closed")
 
     @contextmanager
-    def _under_way(self, request: Any) -> Iterator[Callable[[], None]]:
-        """A call, kept for whoever asks what hangs; how a service fares is what they ask, its answer no progress.
-        Raises Tandem's exceptions for gRPC's."""
+    def _under_way(self, method: Any, request: Any) -> Iterator[tuple[Callable[[], None], Metadata]]:
+        """A call and its metadata, traced, and kept for whoever asks what hangs; how a service fares is what they ask,
+        its answer no progress. Raises Tandem's exceptions for gRPC's."""
         what = in_words(request)
         waiting = nullcontext(_nothing) if what == STATUS else WAITS.on(self.name, what, self.role, self.address)
         try:
-            with waiting as moved:
-                yield moved
+            with waiting as moved, asked(_path(method), self.address) as call:
+                yield moved, (*self.metadata, *call.carrier().items())
         except grpc.aio.AioRpcError as problem:
             raise from_rpc_error(problem, self.name) from problem
         except asyncio.CancelledError:
@@ -120,6 +121,11 @@ def in_words(request: Any) -> str:
             if isinstance(part, Message) and (version := getattr(part, field, None)):
                 return f"{name} v{version}"
     return name
+
+
+def _path(method: Any) -> str:
+    """`package.Service/Method` of a stub's method, which does not tell it in public."""
+    return method._method.decode().removeprefix("/")
 
 
 def _each(parts: Iterable[Any], moved: Callable[[], None]) -> Iterator[Any]:

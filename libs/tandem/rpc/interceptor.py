@@ -1,4 +1,4 @@
-"""The one server interceptor: lets in who may call, reads what was sent, maps exceptions to statuses.
+"""The one server interceptor: lets in who may call, reads what was sent, maps exceptions to statuses, makes the span.
 
 A call's metadata is judged before its first message is read: who is refused sends nothing.
 """
@@ -16,6 +16,7 @@ from tandem.rpc.access import FOR_ANYONE, rule_of
 from tandem.rpc.door import Door
 from tandem.rpc.errors import to_status
 from tandem.rpc.fence import CALLEE_KEY, CALLER_KEY, Fence, decode_identity
+from tandem.rpc.spans import answered
 from tandem.types import Forbidden, Identity, Role, UserError
 
 PROTOCOL_KEY = "tandem-protocol"
@@ -59,17 +60,19 @@ class Call:
         serializer, behaviour = self._handler.response_serializer, self._behaviour()
 
         async def unary(parts: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
-            try:
-                return await behaviour(await self._begun(parts, context), context)
-            except BaseException as problem:  # noqa: BLE001 - the boundary: what leaves a servicer becomes a status
-                await _abort(problem, self._method, context)
+            with answered(self._method, self._metadata, context):
+                try:
+                    return await behaviour(await self._begun(parts, context), context)
+                except BaseException as problem:  # noqa: BLE001 - the boundary: what leaves a servicer becomes a status
+                    await _abort(problem, self._method, context)
 
         async def streaming(parts: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
-            try:
-                async for reply in behaviour(await self._begun(parts, context), context):
-                    yield reply
-            except BaseException as problem:  # noqa: BLE001 - the boundary, as above
-                await _abort(problem, self._method, context)
+            with answered(self._method, self._metadata, context):
+                try:
+                    async for reply in behaviour(await self._begun(parts, context), context):
+                        yield reply
+                except BaseException as problem:  # noqa: BLE001 - the boundary, as above
+                    await _abort(problem, self._method, context)
 
         if self._handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(streaming, response_serializer=serializer)
