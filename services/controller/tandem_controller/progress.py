@@ -10,6 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from tandem.types import TrajectoryGroup
+from tandem_controller.phases import phases_of
 
 
 class Progress:
@@ -64,11 +65,7 @@ class Progress:
         text += f", at most {left / 60:.1f} min left"
         self.bar.update(self.task, completed=version, description=text)
         if not self.console.is_terminal:
-            phases = " ".join(
-                f"{key.removeprefix('seconds/')} {value:.1f}s"
-                for key, value in row.items()
-                if key.startswith("seconds/")
-            )
+            phases = " ".join(f"{phase} {value:.1f}s" for phase, value in phases_of(row).items())
             self._say(f"step {version}/{self.steps}: {text} ({phases})")
         if row.get("rollout/groups_with_signal") == 0:
             self.without_signal += 1

@@ -19,6 +19,7 @@ from tandem.storage.episodes import EPISODES, read_groups, write_groups
 from tandem.types import DataCorrupt, TrajectoryGroup
 from tandem_controller.evaluate import Save, headline, is_headline
 from tandem_controller.outcomes import Evaluation, figure_rows, figures, read_evaluation
+from tandem_controller.phases import phases_of
 from tandem_controller.run_dir import RunDir, write_json
 from tandem_controller.suites import Suite
 
@@ -167,8 +168,7 @@ def _side_by_side(left: list[NDArray[np.uint8]], right: list[NDArray[np.uint8]],
 def _training_phases(run: RunDir) -> dict[str, float]:
     totals: dict[str, float] = {}
     for row in run.rows():
-        for key, value in row.items():
-            if key.startswith("seconds/"):
-                name = f"training: {key.removeprefix('seconds/')}"
-                totals[name] = totals.get(name, 0.0) + value
+        for phase, value in phases_of(row).items():
+            name = f"training: {phase}"
+            totals[name] = totals.get(name, 0.0) + value
     return totals

@@ -50,7 +50,7 @@ def png(pixels: np.ndarray) -> tuple[str, bytes]:
 def run(tmp_path: Path) -> RunDir:
     found = RunDir(tmp_path)
     for version in (1, 2):
-        found.log({"version": version, "rollout/solve_rate": 0.5, "seconds/train": 2.0})
+        found.log({"version": version, "rollout/solve_rate": 0.5, "seconds/train": 2.0, "seconds/train/pack": 0.5})
     return found
 
 

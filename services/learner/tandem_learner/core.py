@@ -96,7 +96,7 @@ class LearnerCore:
         advances.
 
         Returns:
-            the step's figures by name, the same on every rank but for `seconds_*`.
+            the step's figures by name, the same on every rank but for `seconds/*`.
         """
         figures = learn(self.trainer, groups, self._learning_rate())
         self._updates = self.optimizer.updates

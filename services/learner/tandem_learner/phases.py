@@ -25,7 +25,7 @@ class Phases:
             self.seconds[name] += time.perf_counter() - started
 
     def metrics(self) -> dict[str, float]:
-        """`seconds_NAME` of every phase and `seconds_total` since the start."""
-        return {f"seconds_{name}": value for name, value in self.seconds.items()} | {
-            "seconds_total": time.perf_counter() - self.started
-        }
+        """`seconds/train/NAME` of every phase, for they are parts of the loop's; and `seconds/train/all` since the
+        start."""
+        found = {**self.seconds, "all": time.perf_counter() - self.started}
+        return {f"seconds/train/{name}": value for name, value in found.items()}
