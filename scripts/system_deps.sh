@@ -6,6 +6,7 @@ PACKAGES=(
     git          # the protos' check for breaking changes reads the last release from it
     make         # the commands
     python3-venv # an interpreter with venv, where none is installed otherwise
+    redis-server # what Ray's head knows outlives it there: tests/chaos kill it
 )
 
 command -v apt-get >/dev/null || { echo "system-deps: this is not Debian; install by hand: ${PACKAGES[*]}" >&2; exit 2; }

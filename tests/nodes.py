@@ -6,8 +6,11 @@
         cluster["w2"].kill()                        # kill -9 of a whole node: raylet, actors, services, and all else
         cluster.add("w4", gpus=2)                   # a node joins
         cluster["w1"].pause(); cluster["w1"].resume()   # SIGSTOP, SIGCONT of all its processes: a node that hangs
+    with cluster.without_gcs(): ...             # `redis=True`: Ray's GCS is killed, and started again after it
+    cluster.add("head", cpus=0, head=True)      # after its kill, at the address it had; `redis=True`: with what it knew
 
 Each node is one `ray start --block`; its GPUs are pretended (a number that Ray counts). TANDEM_NODE_NAME is its name.
+The head of a cluster with Redis has no `--block`, which would end it with its GCS.
 A learner finds out that there is no GPU, so a run that trains has `cluster.gpus` 0 and takes CPUs (of the workers: the
 head has none). `services` tells runs on one cluster apart by `run`, a part of the path of their logs.
 
@@ -28,10 +31,11 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import psutil
+import pytest
 
 MARK = "TANDEM_TEST_NODE"
 # How soon a lost node is missed: Ray's own values are 5000, 3000, 10000 ms and 5 times.
@@ -41,6 +45,7 @@ HEALTH = {
     "health_check_timeout_ms": 1000,
     "health_check_failure_threshold": 3,
 }
+REDIS = ("redis-server", "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
 UP_S = 240.0
 GONE_S = 30.0
 STORE_BYTES = 80 * 2**20
@@ -98,8 +103,8 @@ class Node:
 class RayCluster:
     """The nodes, by name. Made by `ray_cluster`."""
 
-    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
-        self.folder, self.environment = folder, dict(environment)
+    def __init__(self, folder: Path, environment: Mapping[str, str], redis_port: int = 0) -> None:
+        self.folder, self.environment, self._redis_port = folder, dict(environment), redis_port
         self.port = free_port()
         self.address = f"127.0.0.1:{self.port}"
         self.nodes: dict[str, Node] = {}
@@ -120,7 +125,7 @@ class RayCluster:
 
             def up(process: subprocess.Popen = process, log: Path = log) -> bool:
                 said = log.read_text()
-                assert process.poll() is None, said
+                assert process.poll() in (None, 0), said
                 return "Ray runtime started" in said
 
             until(up, f"start of node {name}")
@@ -128,13 +133,16 @@ class RayCluster:
     def _start(self, name: str, cpus: int, gpus: int, head: bool) -> tuple[subprocess.Popen, Path]:
         assert name not in self.nodes or not self.nodes[name].processes(), f"node {name} lives"
         mark = f"{self._id}/{name}"
-        where = [f"--address={self.address}"]
+        where, more = [f"--address={self.address}", "--block"], dict[str, str]()
+        if head and self._redis_port:
+            more = {"RAY_REDIS_ADDRESS": f"127.0.0.1:{self._redis_port}", "RAY_external_storage_namespace": self._id}
         if head:
             where = [
                 "--head",
                 f"--port={self.port}",
                 f"--ray-client-server-port={free_port()}",
                 "--include-dashboard=false",
+                *([] if more else ["--block"]),
             ]
             where += ['--resources={"head_mem": 1}', f"--system-config={json.dumps(HEALTH)}"]
         command = [
@@ -142,7 +150,6 @@ class RayCluster:
             "-m",
             "ray.scripts.scripts",
             "start",
-            "--block",
             f"--temp-dir={self.folder / name}",
             *where,
         ]
@@ -158,10 +165,25 @@ class RayCluster:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                env={**os.environ, **self.environment, MARK: mark, "TANDEM_NODE_NAME": name},
+                env={**os.environ, **self.environment, **more, MARK: mark, "TANDEM_NODE_NAME": name},
             )
         self.nodes[name] = Node(name, mark, psutil.Process(process.pid))
         return process, log
+
+    @contextmanager
+    def without_gcs(self) -> Iterator[None]:
+        """Ray's GCS is killed -9, and started again when the body has ended; needs `redis`."""
+        [gcs] = [process for process in self.head.processes() if process.name() == "gcs_server"]
+        command, environment = gcs.cmdline(), gcs.environ()
+        gcs.kill()
+        until(lambda: not _lives(gcs), "end of the GCS", GONE_S)
+        try:
+            yield
+        finally:
+            with (self.folder / "gcs.log").open("a") as log:
+                subprocess.Popen(
+                    command, env=environment, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
+                )
 
     def services(self, role: str, index: int | None = None, run: str = "") -> list[psutil.Process]:
         """The services' own processes: of one index or all, of one run (part of the path of its logs) or all."""
@@ -196,11 +218,22 @@ class RayCluster:
 
 @contextmanager
 def ray_cluster(
-    folder: Path, *, workers: int, gpus: int = 0, cpus: int = 2, environment: Mapping[str, str] | None = None
+    folder: Path,
+    *,
+    workers: int,
+    gpus: int = 0,
+    cpus: int = 2,
+    environment: Mapping[str, str] | None = None,
+    redis: bool = False,
 ) -> Iterator[RayCluster]:
-    """A cluster of a head and so many workers, w1 and on, each with so many CPUs and pretended GPUs."""
+    """A cluster of a head and so many workers, w1 and on, each with so many CPUs and pretended GPUs; `redis`: its GCS
+    keeps what it knows in a Redis of its own."""
     folder.mkdir(parents=True, exist_ok=True)
-    cluster = RayCluster(folder, environment or {})
+    with redis_server(folder / "redis") if redis else nullcontext(0) as port:
+        yield from _cluster(RayCluster(folder, environment or {}, port), workers, gpus, cpus)
+
+
+def _cluster(cluster: RayCluster, workers: int, gpus: int, cpus: int) -> Iterator[RayCluster]:
     try:
         cluster.add("head", cpus=0, head=True)  # slots go to the workers
         cluster.add(*(f"w{number}" for number in range(1, workers + 1)), cpus=cpus, gpus=gpus)
@@ -208,7 +241,25 @@ def ray_cluster(
     finally:
         cluster.close()
         for name in cluster.nodes:
-            shutil.rmtree(folder / name, ignore_errors=True)
+            shutil.rmtree(cluster.folder / name, ignore_errors=True)
+
+
+@contextmanager
+def redis_server(folder: Path) -> Iterator[int]:
+    """A Redis on loopback, which keeps nothing on disk; its port. Skips where Debian's redis-server is missing."""
+    if not shutil.which(REDIS[0]):
+        pytest.skip("redis-server is not installed: sudo make system-deps")
+    folder.mkdir(parents=True)
+    port = free_port()
+    with (folder / "log").open("w") as log:
+        process = subprocess.Popen([*REDIS, "--port", str(port), "--dir", str(folder)], stdout=log, stderr=log)
+    try:
+        until(lambda: "Ready to accept connections" in (folder / "log").read_text(), "start of Redis")
+        yield port
+    finally:
+        process.kill()
+        process.wait()
+        shutil.rmtree(folder)
 
 
 def free_port() -> int:
