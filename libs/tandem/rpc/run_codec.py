@@ -5,7 +5,18 @@ from __future__ import annotations
 from typing import Any
 
 from tandem.rpc.gen.controller.v1 import controller_pb2 as pb
-from tandem.types import Death, Identity, Member, MemberStatus, Recovery, Role, RunStatus, UserError
+from tandem.types import (
+    Death,
+    Identity,
+    Member,
+    MemberStatus,
+    Problem,
+    Recovery,
+    Role,
+    RunStatus,
+    StepFigures,
+    UserError,
+)
 
 _ROLE: dict[Role, Any] = {role: pb.Role.Value(f"ROLE_{role.name}") for role in Role}
 _ROLE_BACK = {value: role for role, value in _ROLE.items()}
@@ -29,6 +40,10 @@ def encode_status(status: RunStatus) -> pb.GetStatusResponse:
         waits=status.waits,
         pending=status.pending,
         recoveries=[_recovery(recovery) for recovery in status.recoveries],
+        groups=status.groups,
+        groups_wanted=status.groups_wanted,
+        recent=[_step(step) for step in status.recent],
+        problems=[pb.Problem(at=problem.at, text=problem.text) for problem in status.problems],
     )
 
 
@@ -50,6 +65,10 @@ def decode_status(message: pb.GetStatusResponse) -> RunStatus:
         waits=tuple(message.waits),
         pending=tuple(message.pending),
         recoveries=tuple(_recovery_back(recovery) for recovery in message.recoveries),
+        groups=message.groups,
+        groups_wanted=message.groups_wanted,
+        recent=tuple(map(_step_back, message.recent)),
+        problems=tuple(Problem(problem.at, problem.text) for problem in message.problems),
     )
 
 
@@ -85,3 +104,26 @@ def _recovery(recovery: Recovery) -> pb.Recovery:
 def _recovery_back(message: pb.Recovery) -> Recovery:
     death = Death(_member_back(message.member), message.why, tuple(message.last_lines))
     return Recovery(death, message.at, message.action, message.seconds if message.HasField("seconds") else None)
+
+
+_OPTIONAL = ("solve_rate", "reward", "loss", "eval_solve_rate")
+
+
+def _step(step: StepFigures) -> pb.StepFigures:
+    return pb.StepFigures(
+        version=step.version,
+        phases=[pb.PhaseTime(name=name, seconds=seconds) for name, seconds in step.phases],
+        episodes=step.episodes,
+        turns=step.turns,
+        **{name: value for name in _OPTIONAL if (value := getattr(step, name)) is not None},
+    )
+
+
+def _step_back(message: pb.StepFigures) -> StepFigures:
+    return StepFigures(
+        version=message.version,
+        phases=tuple((phase.name, phase.seconds) for phase in message.phases),
+        episodes=message.episodes,
+        turns=message.turns,
+        **{name: getattr(message, name) for name in _OPTIONAL if message.HasField(name)},
+    )

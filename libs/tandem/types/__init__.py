@@ -21,7 +21,7 @@ from tandem.types.errors import (
     exit_code,
 )
 from tandem.types.member import Death, Identity, Member, Role
-from tandem.types.run import MemberStatus, Recovery, RunStatus
+from tandem.types.run import MemberStatus, Problem, Recovery, RunStatus, StepFigures
 from tandem.types.service import (
     Activity,
     AdapterLoaded,
@@ -53,6 +53,7 @@ __all__ = [
     "MemberStatus",
     "MirrorStatus",
     "NotFound",
+    "Problem",
     "PublishKind",
     "Pushed",
     "Recovery",
@@ -64,6 +65,7 @@ __all__ = [
     "ShardRef",
     "SnapshotTaken",
     "StaleRequest",
+    "StepFigures",
     "StopReason",
     "TandemError",
     "TrainResult",

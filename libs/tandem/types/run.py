@@ -30,9 +30,42 @@ class Recovery:
 
 
 @dataclass(frozen=True, slots=True)
+class StepFigures:
+    """What a step came to: the policy version that it made, and the wall seconds of each of its phases, in order.
+
+    The solve rate is of the episodes it played, `reward` their mean return, `eval_solve_rate` greedy on the fixed set.
+    None: the step has no such figure.
+    """
+
+    version: int
+    phases: tuple[tuple[str, float], ...] = ()
+    episodes: int = 0
+    turns: int = 0
+    solve_rate: float | None = None
+    reward: float | None = None
+    loss: float | None = None
+    eval_solve_rate: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Of the whole step."""
+        return sum(seconds for _, seconds in self.phases)
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that went wrong `at` (Unix seconds), in one line of printable text."""
+
+    at: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunStatus:
     """A run that is running. `phase` is what it does, since `phase_s` seconds; nothing at all has progressed for
-    `quiet_s`. `waits` and `pending` are lines: who waits for whom, and what takes effect at the next step."""
+    `quiet_s`. `waits` and `pending` are lines: who waits for whom, and what takes effect at the next step. Of the step
+    under way `groups` of `groups_wanted` have been played (0 of 0 where none are); `recent` are the last steps and
+    `problems` what went wrong last, oldest first."""
 
     name: str
     run_id: str
@@ -46,3 +79,7 @@ class RunStatus:
     waits: tuple[str, ...] = ()
     pending: tuple[str, ...] = ()
     recoveries: tuple[Recovery, ...] = ()
+    groups: int = 0
+    groups_wanted: int = 0
+    recent: tuple[StepFigures, ...] = ()
+    problems: tuple[Problem, ...] = ()

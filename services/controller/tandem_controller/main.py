@@ -22,6 +22,7 @@ from tandem_controller.hosts import Hosts
 from tandem_controller.loop import Stopwatch, start, train
 from tandem_controller.mirrored import mirror_caught_up
 from tandem_controller.outcomes import Evaluation, as_json
+from tandem_controller.pace import Pace
 from tandem_controller.past import Past, compare, read_past, with_steps
 from tandem_controller.pipeline import learned, open_journal
 from tandem_controller.progress import Progress
@@ -98,12 +99,13 @@ async def _session(
                 adapter = await services.keeper.keep(partial(adapter_of, services, version))
                 return await unless(stop, evaluate(services.fleet, config, adapter, suites, report.recorder(run, when)))
 
-        async with controlled(supervisor, run, watch):
+        pace = Pace(config.rollout.groups_per_step, run.rows())
+        async with controlled(supervisor, run, watch, pace, console):
             before = report.read_before(run, console) if position.version else None
             if suites and not position.version and (before := await evaluated("before", 0)):
                 write_json(run.path / report.BEFORE, as_json(before))
                 print_evaluation(console, "before training", before)
-            progress = Progress(console, config.run.steps, position.version, config.rollout.groups_per_step)
+            progress = Progress(console, config.run.steps, position.version, pace)
             with timed(seconds, "training"), progress:
                 position = await train(services, config, run, past, position, progress, watch, stop)
             after = await evaluated("after", position.version)

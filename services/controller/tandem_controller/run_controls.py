@@ -7,13 +7,19 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
+from rich.console import Console, RenderableType
+
 from tandem.config import Config
 from tandem.runtime import WAITS
 from tandem.types import Member, MemberStatus, Role, RunStatus
 from tandem_controller.control import serve_controls
+from tandem_controller.hosts import Hosts
+from tandem_controller.live import view
 from tandem_controller.loop import Stopwatch
 from tandem_controller.node_health import health_watched
+from tandem_controller.pace import Pace
 from tandem_controller.run_dir import RunDir
+from tandem_controller.screen import plain, shown
 from tandem_controller.supervisor import Supervisor
 from tandem_controller.watchdog import watching
 
@@ -21,8 +27,8 @@ from tandem_controller.watchdog import watching
 class RunControls:
     """Controls of a run over its supervisor; see `tandem_controller.control.Controls`."""
 
-    def __init__(self, config: Config, supervisor: Supervisor, run: RunDir, watch: Stopwatch) -> None:
-        self._config, self._supervisor, self._run, self._watch = config, supervisor, run, watch
+    def __init__(self, config: Config, supervisor: Supervisor, run: RunDir, watch: Stopwatch, pace: Pace) -> None:
+        self._config, self._supervisor, self._run, self._watch, self._pace = config, supervisor, run, watch, pace
         self._started = time.time()
         self.scale, self.drain = supervisor.scale, supervisor.drain
 
@@ -41,6 +47,10 @@ class RunControls:
             waits=WAITS.lines(),
             pending=supervisor.pending(),
             recoveries=supervisor.recoveries.all,
+            groups=self._pace.groups,
+            groups_wanted=self._pace.groups_wanted,
+            recent=self._pace.recent,
+            problems=self._pace.problems,
         )
 
     def _member(self, member: Member) -> MemberStatus:
@@ -57,10 +67,24 @@ class RunControls:
 
 
 @asynccontextmanager
-async def controlled(supervisor: Supervisor, run: RunDir, watch: Stopwatch) -> AsyncIterator[None]:
-    """Let people see and change the run while the body runs; say so in the log when it stands still."""
+async def controlled(
+    supervisor: Supervisor, run: RunDir, watch: Stopwatch, pace: Pace, console: Console
+) -> AsyncIterator[None]:
+    """Let people see and change the run while the body runs, on this terminal and from elsewhere; say so in the log
+    when it stands still."""
     hosts = supervisor.hosts
-    controls = RunControls(hosts.config, supervisor, run, watch)
+    controls = RunControls(hosts.config, supervisor, run, watch, pace)
+
+    def look() -> RenderableType:
+        return view(controls.status(), time.time(), console.width, plain(console))
+
+    with pace.listening():
+        async with _served(controls, hosts, run), shown(console, look):
+            yield
+
+
+@asynccontextmanager
+async def _served(controls: RunControls, hosts: Hosts, run: RunDir) -> AsyncIterator[None]:
     async with (
         serve_controls(controls, run.path, hosts.deployment.host, hosts.door),
         watching(hosts.config.faults.stall_s, hosts.door),

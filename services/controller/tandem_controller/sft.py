@@ -24,6 +24,7 @@ from tandem_controller.demonstrations import Demonstrations, open_demonstrations
 from tandem_controller.journal import Position
 from tandem_controller.loop import Stopwatch, described, go_on, learn, save, save_what_can_be
 from tandem_controller.main import connected, found, stop_on_signal, timed
+from tandem_controller.pace import Pace
 from tandem_controller.past import Past
 from tandem_controller.progress import Progress
 from tandem_controller.run_controls import controlled
@@ -64,8 +65,9 @@ async def _session(
         services = supervisor.services
         position = await go_on(services, config, past, history)
         run = open_run_dir(path, config, past)
-        progress, watch = Progress(console, config.run.steps, position.version, config.sft.batch), Stopwatch()
-        async with controlled(supervisor, run, watch):
+        pace, watch = Pace(rows=run.rows()), Stopwatch()
+        progress = Progress(console, config.run.steps, position.version, pace)
+        async with controlled(supervisor, run, watch, pace, console):
             with timed(seconds, "training"), progress:
                 position = await tune(services, config, run, position, demonstrations, progress, watch, stop)
         if position.version < config.run.steps:

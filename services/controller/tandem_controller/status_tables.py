@@ -34,6 +34,10 @@ def print_status(console: Console, status: RunStatus, now: float) -> None:
             _say(console, f"\n{title}:")
             for line in lines:
                 _say(console, f"  {line}")
+    if status.problems:
+        _say(console, "\nlast problems:")
+        for problem in status.problems:
+            _say(console, f"  {_when(problem.at)} {problem.text}")
     if not status.recoveries:
         return
     shown = status.recoveries[-SHOWN:]

@@ -66,11 +66,11 @@ def told(death: Death, action: str = "") -> tuple[str, ...]:
     """
     member = death.member
     where = f" on {member.node}" if member.node else ""
-    lines = [f"{member}{where} died: {_line(death.why) or 'nobody knows why'}"]
+    lines = [f"{member}{where} died: {one_line(death.why) or 'nobody knows why'}"]
     if death.last_lines:
-        shown = [_line(line) for line in death.last_lines[-SHOWN_LINES:]]
+        shown = [one_line(line) for line in death.last_lines[-SHOWN_LINES:]]
         lines += ["  its last lines:", *(f"    {line}" for line in shown if line)]
-    lines.append(f"  done: {_line(action) if action else 'nothing can take its place; the run ends'}")
+    lines.append(f"  done: {one_line(action) if action else 'nothing can take its place; the run ends'}")
     return (*lines, f"  to do: {remedy(death, final=not action)}")
 
 
@@ -101,7 +101,7 @@ def _remedy(death: Death) -> str:
     return OTHERWISE
 
 
-def _line(text: str) -> str:
-    """One printable line: a dying process logs anything."""
+def one_line(text: str) -> str:
+    """One printable line of at most `WIDTH` characters: a dying process logs anything."""
     line = "".join(c if c.isprintable() else " " for c in text).rstrip()
     return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from tandem.types import Death, Identity, Member, MemberStatus, Recovery, Role, RunStatus, UserError
+from tandem.types import (
+    Death,
+    Identity,
+    Member,
+    MemberStatus,
+    Problem,
+    Recovery,
+    Role,
+    RunStatus,
+    StepFigures,
+    UserError,
+)
 
 LEARNER = Member(Identity(Role.LEARNER, 0, 2), "10.0.0.1:4711", "node-1")
 ROLLOUT = Member(Identity(Role.ROLLOUT, 1, 3), "10.0.0.2:4712", "node-2")
@@ -32,6 +43,25 @@ STATUS = RunStatus(
     recoveries=(
         Recovery(DEATH, 1_000_150.0, "a new one is started on node-3", 12.25),
         Recovery(DEATH, 1_000_180.0, "", None),
+    ),
+    groups=5,
+    groups_wanted=8,
+    recent=(
+        StepFigures(11, (("generate", 4.0), ("train", 1.0)), 64, 400, 0.25, 0.5, 0.75, None),
+        StepFigures(12, (("generate", 3.0), ("train", 1.5), ("eval", 0.5)), 64, 400, 0.5, None, -0.5, 0.375),
+    ),
+    problems=(Problem(1_000_150.5, "rollout 1 (generation 2) died: killed by SIGKILL"),),
+)
+# As it may look on a screen: nobody waits for anybody, and more steps lie behind it.
+STEPPED = replace(
+    STATUS,
+    quiet_s=0.5,
+    waits=(),
+    recent=tuple(
+        StepFigures(
+            version, (("generate", 8.0), ("train", 1.5), ("sync", 0.5)), 64, 500, version / 12, version / 10, 0.1, None
+        )
+        for version in range(1, 13)
     ),
 )
 

@@ -24,33 +24,39 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%tandem/controller/v1/controller.proto\x12\x14tandem.controller.v1\"t\n\x06Member\x12(\n\x04role\x18\x01 \x01(\x0e\x32\x1a.tandem.controller.v1.Role\x12\r\n\x05index\x18\x02 \x01(\r\x12\x12\n\ngeneration\x18\x03 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0c\n\x04node\x18\x05 \x01(\t\"|\n\x0cMemberStatus\x12,\n\x06member\x18\x01 \x01(\x0b\x32\x1c.tandem.controller.v1.Member\x12\r\n\x05state\x18\x02 \x01(\t\x12\x14\n\x07version\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05since\x18\x04 \x01(\x01\x42\n\n\x08_version\"\x97\x01\n\x08Recovery\x12,\n\x06member\x18\x01 \x01(\x0b\x32\x1c.tandem.controller.v1.Member\x12\x0b\n\x03why\x18\x02 \x01(\t\x12\x12\n\nlast_lines\x18\x03 \x03(\t\x12\n\n\x02\x61t\x18\x04 \x01(\x01\x12\x0e\n\x06\x61\x63tion\x18\x05 \x01(\t\x12\x14\n\x07seconds\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_seconds\"\x12\n\x10GetStatusRequest\"\x9c\x02\n\x11GetStatusResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07started\x18\x03 \x01(\x01\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\r\n\x05steps\x18\x05 \x01(\x04\x12\r\n\x05phase\x18\x06 \x01(\t\x12\x0f\n\x07phase_s\x18\x07 \x01(\x01\x12\x0f\n\x07quiet_s\x18\x08 \x01(\x01\x12\x33\n\x07members\x18\t \x03(\x0b\x32\".tandem.controller.v1.MemberStatus\x12\r\n\x05waits\x18\n \x03(\t\x12\x0f\n\x07pending\x18\x0b \x03(\t\x12\x32\n\nrecoveries\x18\x0c \x03(\x0b\x32\x1e.tandem.controller.v1.Recovery\"f\n\x0cScaleRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x07rollout\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x14\n\x07learner\x18\x03 \x01(\rH\x01\x88\x01\x01\x42\n\n\x08_rolloutB\n\n\x08_learner\"\x0f\n\rScaleResponse\"=\n\x0c\x44rainRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0b\n\x03why\x18\x03 \x01(\t\"\x0f\n\rDrainResponse*\x85\x01\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x13\n\x0fROLE_CONTROLLER\x10\x01\x12\x10\n\x0cROLE_ROLLOUT\x10\x02\x12\x10\n\x0cROLE_LEARNER\x10\x03\x12\x1b\n\x17ROLE_CHECKPOINT_MANAGER\x10\x04\x12\x11\n\rROLE_OPERATOR\x10\x05\x32\x95\x02\n\x11\x43ontrollerService\x12\\\n\tGetStatus\x12&.tandem.controller.v1.GetStatusRequest\x1a\'.tandem.controller.v1.GetStatusResponse\x12P\n\x05Scale\x12\".tandem.controller.v1.ScaleRequest\x1a#.tandem.controller.v1.ScaleResponse\x12P\n\x05\x44rain\x12\".tandem.controller.v1.DrainRequest\x1a#.tandem.controller.v1.DrainResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n%tandem/controller/v1/controller.proto\x12\x14tandem.controller.v1\"t\n\x06Member\x12(\n\x04role\x18\x01 \x01(\x0e\x32\x1a.tandem.controller.v1.Role\x12\r\n\x05index\x18\x02 \x01(\r\x12\x12\n\ngeneration\x18\x03 \x01(\r\x12\x0f\n\x07\x61\x64\x64ress\x18\x04 \x01(\t\x12\x0c\n\x04node\x18\x05 \x01(\t\"|\n\x0cMemberStatus\x12,\n\x06member\x18\x01 \x01(\x0b\x32\x1c.tandem.controller.v1.Member\x12\r\n\x05state\x18\x02 \x01(\t\x12\x14\n\x07version\x18\x03 \x01(\x04H\x00\x88\x01\x01\x12\r\n\x05since\x18\x04 \x01(\x01\x42\n\n\x08_version\"\x97\x01\n\x08Recovery\x12,\n\x06member\x18\x01 \x01(\x0b\x32\x1c.tandem.controller.v1.Member\x12\x0b\n\x03why\x18\x02 \x01(\t\x12\x12\n\nlast_lines\x18\x03 \x03(\t\x12\n\n\x02\x61t\x18\x04 \x01(\x01\x12\x0e\n\x06\x61\x63tion\x18\x05 \x01(\t\x12\x14\n\x07seconds\x18\x06 \x01(\x01H\x00\x88\x01\x01\x42\n\n\x08_seconds\"*\n\tPhaseTime\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"\x86\x02\n\x0bStepFigures\x12\x0f\n\x07version\x18\x01 \x01(\x04\x12/\n\x06phases\x18\x02 \x03(\x0b\x32\x1f.tandem.controller.v1.PhaseTime\x12\x10\n\x08\x65pisodes\x18\x03 \x01(\x04\x12\r\n\x05turns\x18\x04 \x01(\x04\x12\x17\n\nsolve_rate\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x13\n\x06reward\x18\x06 \x01(\x01H\x01\x88\x01\x01\x12\x11\n\x04loss\x18\x07 \x01(\x01H\x02\x88\x01\x01\x12\x1c\n\x0f\x65val_solve_rate\x18\x08 \x01(\x01H\x03\x88\x01\x01\x42\r\n\x0b_solve_rateB\t\n\x07_rewardB\x07\n\x05_lossB\x12\n\x10_eval_solve_rate\"#\n\x07Problem\x12\n\n\x02\x61t\x18\x01 \x01(\x01\x12\x0c\n\x04text\x18\x02 \x01(\t\"\x12\n\x10GetStatusRequest\"\xa7\x03\n\x11GetStatusResponse\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06run_id\x18\x02 \x01(\t\x12\x0f\n\x07started\x18\x03 \x01(\x01\x12\x0f\n\x07version\x18\x04 \x01(\x04\x12\r\n\x05steps\x18\x05 \x01(\x04\x12\r\n\x05phase\x18\x06 \x01(\t\x12\x0f\n\x07phase_s\x18\x07 \x01(\x01\x12\x0f\n\x07quiet_s\x18\x08 \x01(\x01\x12\x33\n\x07members\x18\t \x03(\x0b\x32\".tandem.controller.v1.MemberStatus\x12\r\n\x05waits\x18\n \x03(\t\x12\x0f\n\x07pending\x18\x0b \x03(\t\x12\x32\n\nrecoveries\x18\x0c \x03(\x0b\x32\x1e.tandem.controller.v1.Recovery\x12\x0e\n\x06groups\x18\r \x01(\r\x12\x15\n\rgroups_wanted\x18\x0e \x01(\r\x12\x31\n\x06recent\x18\x0f \x03(\x0b\x32!.tandem.controller.v1.StepFigures\x12/\n\x08problems\x18\x10 \x03(\x0b\x32\x1d.tandem.controller.v1.Problem\"f\n\x0cScaleRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x14\n\x07rollout\x18\x02 \x01(\rH\x00\x88\x01\x01\x12\x14\n\x07learner\x18\x03 \x01(\rH\x01\x88\x01\x01\x42\n\n\x08_rolloutB\n\n\x08_learner\"\x0f\n\rScaleResponse\"=\n\x0c\x44rainRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x0c\n\x04node\x18\x02 \x01(\t\x12\x0b\n\x03why\x18\x03 \x01(\t\"\x0f\n\rDrainResponse*\x85\x01\n\x04Role\x12\x14\n\x10ROLE_UNSPECIFIED\x10\x00\x12\x13\n\x0fROLE_CONTROLLER\x10\x01\x12\x10\n\x0cROLE_ROLLOUT\x10\x02\x12\x10\n\x0cROLE_LEARNER\x10\x03\x12\x1b\n\x17ROLE_CHECKPOINT_MANAGER\x10\x04\x12\x11\n\rROLE_OPERATOR\x10\x05\x32\x95\x02\n\x11\x43ontrollerService\x12\\\n\tGetStatus\x12&.tandem.controller.v1.GetStatusRequest\x1a\'.tandem.controller.v1.GetStatusResponse\x12P\n\x05Scale\x12\".tandem.controller.v1.ScaleRequest\x1a#.tandem.controller.v1.ScaleResponse\x12P\n\x05\x44rain\x12\".tandem.controller.v1.DrainRequest\x1a#.tandem.controller.v1.DrainResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'tandem.controller.v1.controller_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_ROLE']._serialized_start=970
-  _globals['_ROLE']._serialized_end=1103
+  _globals['_ROLE']._serialized_start=1455
+  _globals['_ROLE']._serialized_end=1588
   _globals['_MEMBER']._serialized_start=63
   _globals['_MEMBER']._serialized_end=179
   _globals['_MEMBERSTATUS']._serialized_start=181
   _globals['_MEMBERSTATUS']._serialized_end=305
   _globals['_RECOVERY']._serialized_start=308
   _globals['_RECOVERY']._serialized_end=459
-  _globals['_GETSTATUSREQUEST']._serialized_start=461
-  _globals['_GETSTATUSREQUEST']._serialized_end=479
-  _globals['_GETSTATUSRESPONSE']._serialized_start=482
-  _globals['_GETSTATUSRESPONSE']._serialized_end=766
-  _globals['_SCALEREQUEST']._serialized_start=768
-  _globals['_SCALEREQUEST']._serialized_end=870
-  _globals['_SCALERESPONSE']._serialized_start=872
-  _globals['_SCALERESPONSE']._serialized_end=887
-  _globals['_DRAINREQUEST']._serialized_start=889
-  _globals['_DRAINREQUEST']._serialized_end=950
-  _globals['_DRAINRESPONSE']._serialized_start=952
-  _globals['_DRAINRESPONSE']._serialized_end=967
-  _globals['_CONTROLLERSERVICE']._serialized_start=1106
-  _globals['_CONTROLLERSERVICE']._serialized_end=1383
+  _globals['_PHASETIME']._serialized_start=461
+  _globals['_PHASETIME']._serialized_end=503
+  _globals['_STEPFIGURES']._serialized_start=506
+  _globals['_STEPFIGURES']._serialized_end=768
+  _globals['_PROBLEM']._serialized_start=770
+  _globals['_PROBLEM']._serialized_end=805
+  _globals['_GETSTATUSREQUEST']._serialized_start=807
+  _globals['_GETSTATUSREQUEST']._serialized_end=825
+  _globals['_GETSTATUSRESPONSE']._serialized_start=828
+  _globals['_GETSTATUSRESPONSE']._serialized_end=1251
+  _globals['_SCALEREQUEST']._serialized_start=1253
+  _globals['_SCALEREQUEST']._serialized_end=1355
+  _globals['_SCALERESPONSE']._serialized_start=1357
+  _globals['_SCALERESPONSE']._serialized_end=1372
+  _globals['_DRAINREQUEST']._serialized_start=1374
+  _globals['_DRAINREQUEST']._serialized_end=1435
+  _globals['_DRAINRESPONSE']._serialized_start=1437
+  _globals['_DRAINRESPONSE']._serialized_end=1452
+  _globals['_CONTROLLERSERVICE']._serialized_start=1591
+  _globals['_CONTROLLERSERVICE']._serialized_end=1868
 # @@protoc_insertion_point(module_scope)

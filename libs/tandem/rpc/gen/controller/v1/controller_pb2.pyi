@@ -64,12 +64,48 @@ class Recovery(_message.Message):
     seconds: float
     def __init__(self, member: _Optional[_Union[Member, _Mapping]] = ..., why: _Optional[str] = ..., last_lines: _Optional[_Iterable[str]] = ..., at: _Optional[float] = ..., action: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
 
+class PhaseTime(_message.Message):
+    __slots__ = ("name", "seconds")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    seconds: float
+    def __init__(self, name: _Optional[str] = ..., seconds: _Optional[float] = ...) -> None: ...
+
+class StepFigures(_message.Message):
+    __slots__ = ("version", "phases", "episodes", "turns", "solve_rate", "reward", "loss", "eval_solve_rate")
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    PHASES_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
+    TURNS_FIELD_NUMBER: _ClassVar[int]
+    SOLVE_RATE_FIELD_NUMBER: _ClassVar[int]
+    REWARD_FIELD_NUMBER: _ClassVar[int]
+    LOSS_FIELD_NUMBER: _ClassVar[int]
+    EVAL_SOLVE_RATE_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    phases: _containers.RepeatedCompositeFieldContainer[PhaseTime]
+    episodes: int
+    turns: int
+    solve_rate: float
+    reward: float
+    loss: float
+    eval_solve_rate: float
+    def __init__(self, version: _Optional[int] = ..., phases: _Optional[_Iterable[_Union[PhaseTime, _Mapping]]] = ..., episodes: _Optional[int] = ..., turns: _Optional[int] = ..., solve_rate: _Optional[float] = ..., reward: _Optional[float] = ..., loss: _Optional[float] = ..., eval_solve_rate: _Optional[float] = ...) -> None: ...
+
+class Problem(_message.Message):
+    __slots__ = ("at", "text")
+    AT_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    at: float
+    text: str
+    def __init__(self, at: _Optional[float] = ..., text: _Optional[str] = ...) -> None: ...
+
 class GetStatusRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetStatusResponse(_message.Message):
-    __slots__ = ("name", "run_id", "started", "version", "steps", "phase", "phase_s", "quiet_s", "members", "waits", "pending", "recoveries")
+    __slots__ = ("name", "run_id", "started", "version", "steps", "phase", "phase_s", "quiet_s", "members", "waits", "pending", "recoveries", "groups", "groups_wanted", "recent", "problems")
     NAME_FIELD_NUMBER: _ClassVar[int]
     RUN_ID_FIELD_NUMBER: _ClassVar[int]
     STARTED_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +118,10 @@ class GetStatusResponse(_message.Message):
     WAITS_FIELD_NUMBER: _ClassVar[int]
     PENDING_FIELD_NUMBER: _ClassVar[int]
     RECOVERIES_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_WANTED_FIELD_NUMBER: _ClassVar[int]
+    RECENT_FIELD_NUMBER: _ClassVar[int]
+    PROBLEMS_FIELD_NUMBER: _ClassVar[int]
     name: str
     run_id: str
     started: float
@@ -94,7 +134,11 @@ class GetStatusResponse(_message.Message):
     waits: _containers.RepeatedScalarFieldContainer[str]
     pending: _containers.RepeatedScalarFieldContainer[str]
     recoveries: _containers.RepeatedCompositeFieldContainer[Recovery]
-    def __init__(self, name: _Optional[str] = ..., run_id: _Optional[str] = ..., started: _Optional[float] = ..., version: _Optional[int] = ..., steps: _Optional[int] = ..., phase: _Optional[str] = ..., phase_s: _Optional[float] = ..., quiet_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., waits: _Optional[_Iterable[str]] = ..., pending: _Optional[_Iterable[str]] = ..., recoveries: _Optional[_Iterable[_Union[Recovery, _Mapping]]] = ...) -> None: ...
+    groups: int
+    groups_wanted: int
+    recent: _containers.RepeatedCompositeFieldContainer[StepFigures]
+    problems: _containers.RepeatedCompositeFieldContainer[Problem]
+    def __init__(self, name: _Optional[str] = ..., run_id: _Optional[str] = ..., started: _Optional[float] = ..., version: _Optional[int] = ..., steps: _Optional[int] = ..., phase: _Optional[str] = ..., phase_s: _Optional[float] = ..., quiet_s: _Optional[float] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., waits: _Optional[_Iterable[str]] = ..., pending: _Optional[_Iterable[str]] = ..., recoveries: _Optional[_Iterable[_Union[Recovery, _Mapping]]] = ..., groups: _Optional[int] = ..., groups_wanted: _Optional[int] = ..., recent: _Optional[_Iterable[_Union[StepFigures, _Mapping]]] = ..., problems: _Optional[_Iterable[_Union[Problem, _Mapping]]] = ...) -> None: ...
 
 class ScaleRequest(_message.Message):
     __slots__ = ("request_id", "rollout", "learner")
