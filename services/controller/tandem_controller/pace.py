@@ -18,7 +18,7 @@ LOGGERS = ("tandem", "tandem_controller")
 
 
 class Pace:
-    """The last steps, how far the one under way is, and the last problems."""
+    """The last steps, how far the one under way is, and the last problems, each once."""
 
     def __init__(self, groups_wanted: int = 0, rows: Iterable[Mapping[str, Any]] = ()) -> None:
         """`rows` are those of metrics.jsonl that a resumed run has already."""
@@ -64,7 +64,10 @@ class _Ear(logging.Handler):
         self._heard = heard
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._heard.append(Problem(record.created, one_line(record.getMessage().partition("\n")[0])))
+        text = one_line(record.getMessage().partition("\n")[0])
+        for again in [problem for problem in self._heard if problem.text == text]:
+            self._heard.remove(again)
+        self._heard.append(Problem(record.created, text))
 
 
 def step_figures(row: Mapping[str, Any]) -> StepFigures:

@@ -8,7 +8,8 @@ from control_runs import STEPPED
 from rich.console import Console, RenderableType
 
 from tandem.config import ObsConfig
-from tandem.obs import get_logger, setup_logging
+from tandem.obs import get_logger
+from tandem.obs.logging import setup_logging
 from tandem.runtime import pause, until_signal
 from tandem_controller.live import view
 from tandem_controller.pace import Pace
