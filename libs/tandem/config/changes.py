@@ -79,6 +79,7 @@ EFFECTS: Mapping[str, Effect] = {
     "checkpoint.*": Effect.HARMLESS,
     "cluster.*": Effect.HARMLESS,
     "eval.*": Effect.HARMLESS,
+    "record.*": Effect.HARMLESS,
     "faults.*": Effect.HARMLESS,
     "health.*": Effect.HARMLESS,
     "security.*": Effect.HARMLESS,

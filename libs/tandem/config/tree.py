@@ -12,6 +12,7 @@ from tandem.config.faults import FaultsConfig
 from tandem.config.health import HealthConfig
 from tandem.config.learner import LearnerConfig
 from tandem.config.obs import ObsConfig
+from tandem.config.record import RecordConfig
 from tandem.config.section import LEAST_TEMPERATURE, MOST_TEMPERATURE, NonNegative, Positive, Section, Share
 from tandem.config.security import SecurityConfig
 from tandem.config.store import CheckpointConfig, SyncConfig
@@ -166,6 +167,7 @@ class Config(Section):
     health: HealthConfig = HealthConfig()
     security: SecurityConfig = SecurityConfig()
     eval: EvalConfig = EvalConfig()
+    record: RecordConfig = RecordConfig()
     obs: ObsConfig = ObsConfig()
 
     @property

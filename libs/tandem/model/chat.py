@@ -26,6 +26,7 @@ IM_START, IM_END, END_OF_TEXT = "<|im_start|>", "<|im_end|>", "<|endoftext|>"
 VISION_START, VISION_END, VISION_PAD = "<|vision_start|>", "<|vision_end|>", "<|vision_pad|>"
 IMAGE_PAD, VIDEO_PAD = "<|image_pad|>", "<|video_pad|>"
 VISION_TOKENS = (VISION_START, VISION_END, VISION_PAD, IMAGE_PAD, VIDEO_PAD)
+_MOST_BYTES = 4  # of a character, and so the tokens it may be spread over
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,17 @@ class ChatFormat:
     def decode(self, ids: Sequence[int]) -> str:
         """The text of a completion, special tokens left out: what the environment is given."""
         return self.tokenizer.decode(list(ids), skip_special_tokens=True)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The text of each token, special ones by name. Where a character takes several tokens, the last has it."""
+        found, open_ids = list[str](), list[int]()
+        for at, token in enumerate(ids, start=1):
+            open_ids.append(token)
+            text = _text(self.tokenizer, tuple(open_ids))
+            whole = not text.endswith("\ufffd") or len(open_ids) == _MOST_BYTES or at == len(ids)
+            found.append(text if whole else "")
+            open_ids = [] if whole else open_ids
+        return found
 
     def token_id(self, token: str) -> int:
         """The id of a special token. Raises UserError where the tokenizer has no such token."""
@@ -122,6 +134,11 @@ class ChatFormat:
             completion = tuple(completions[turn - 1])
             ids = ids + completion + self.next_turn(completion, *observations[turn])
         return ids
+
+
+@lru_cache(maxsize=2**16)
+def _text(tokenizer: Tokenizer, ids: tuple[int, ...]) -> str:
+    return tokenizer.decode(list(ids), skip_special_tokens=False)
 
 
 @lru_cache(maxsize=1024)

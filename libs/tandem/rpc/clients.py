@@ -129,7 +129,7 @@ class LearnerClient:
         )
         parts = [lpb.TrainStepRequest(header=header), *(lpb.TrainStepRequest(group=_encoded(g)) for g in groups)]
         reply = await self.peer.unary(self.stub.TrainStep, parts, timeout_s)
-        return TrainResult(reply.policy_version, dict(reply.metrics))
+        return codec.decode_train_result(reply)
 
     async def snapshot(
         self, expected_version: int, kind: PublishKind, timeout_s: float = LONG_S, request_id: str = ""

@@ -6,6 +6,7 @@ import re
 from typing import Any
 
 from tandem.rpc.gen.common.v1 import common_pb2 as pb
+from tandem.rpc.gen.learner.v1 import learner_pb2 as learner_pb
 from tandem.rpc.gen.rollout.v1 import rollout_pb2 as rollout_pb
 from tandem.types import (
     AdapterRef,
@@ -16,6 +17,7 @@ from tandem.types import (
     Sampling,
     ShardRef,
     StopReason,
+    TrainResult,
     Trajectory,
     TrajectoryGroup,
     Turn,
@@ -127,6 +129,20 @@ def encode_pushed(pushed: Pushed) -> rollout_pb.PushedShards:
 def decode_pushed(message: rollout_pb.PushedShards) -> Pushed:
     """From the wire."""
     return Pushed(message.world_size, message.adapter_config_json, message.metadata_json)
+
+
+def encode_train_result(result: TrainResult) -> learner_pb.TrainStepResponse:
+    """To the wire."""
+    advantages = {group: learner_pb.Advantages(by_member=members) for group, members in result.advantages.items()}
+    return learner_pb.TrainStepResponse(
+        policy_version=result.policy_version, metrics=result.metrics, advantages=advantages
+    )
+
+
+def decode_train_result(message: learner_pb.TrainStepResponse) -> TrainResult:
+    """From the wire."""
+    advantages = {group: dict(found.by_member) for group, found in message.advantages.items()}
+    return TrainResult(message.policy_version, dict(message.metrics), advantages)
 
 
 def encode_group(group: TrajectoryGroup) -> pb.TrajectoryGroup:

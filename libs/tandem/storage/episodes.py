@@ -1,145 +1,213 @@
-"""Recorded episodes: a folder that people, supervised fine-tuning and viewers read.
+"""Recorded episodes: a folder that people, supervised fine-tuning and the viewer read.
 
-<folder>/episodes.jsonl          one trajectory group a line, its images by sha256
-<folder>/images/<sha256>.png     each distinct image once
+<folder>/index.jsonl                  what there is, a line a group: see `episode_index`
+<folder>/[<part>/]episodes.jsonl      one trajectory group a line: see `episode_lines`
+<folder>/[<part>/]images.pack         each distinct image once: see `episode_pack`
 
-A line is the group's fields as `tandem.types` names them. Images are written before the line that names them, so a
-crash leaves at worst an image too many or a last line cut short, which is refused by name.
+All three are only ever appended to: images, then the line that names them, then the index. So a crash leaves at worst
+something that nobody names, and a last line cut short, which is taken off before the next one is written. A run's
+recording has parts, a folder each: `eval`, and one a training step, which is removed as a whole to make room.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import ConfigDict, Field, TypeAdapter
-from pydantic.dataclasses import dataclass
-
+from tandem.storage.episode_index import (
+    INDEX,
+    Entry,
+    anew_line,
+    back_line,
+    entry_line,
+    entry_of,
+    gone_line,
+    read_index,
+)
+from tandem.storage.episode_lines import (
+    LINE,
+    TRAIN,
+    Beside,
+    GroupLine,
+    Label,
+    check_line,
+    dump_line,
+    group_line,
+    group_of,
+)
+from tandem.storage.episode_pack import PACK, PackWriter, read_image
 from tandem.storage.parse import parse_json
-from tandem.types import DataCorrupt, NotFound, Trajectory, TrajectoryGroup, UserError
+from tandem.types import DataCorrupt, NotFound, TrajectoryGroup, UserError
 
-EPISODES, IMAGES = "episodes.jsonl", "images"
-
-
-# A number that is not finite is written as a string: the file stays JSON, and what was recorded comes back.
-@dataclass(frozen=True, slots=True, config=ConfigDict(extra="forbid", ser_json_inf_nan="strings"))
-class _Line:
-    group_id: str
-    env: str
-    seed: Annotated[int, Field(ge=0, lt=2**63)]
-    policy_version: Annotated[int, Field(ge=0, lt=2**63)]
-    trajectories: tuple[Trajectory, ...]
-    images: tuple[str, ...]
-    seconds: float
+EPISODES, EVAL = "episodes.jsonl", "eval"
+_PLAIN = Beside()
 
 
-_LINE = TypeAdapter(_Line)
+class EpisodeWriter:
+    """The only writer of a folder, which is made where it is missing.
 
-
-def write_groups(folder: Path, groups: Iterable[TrajectoryGroup]) -> int:
-    """Append groups to a folder, made where it is missing; returns how many.
-
-    Raises:
+    Raises, as all its methods do:
         UserError: the folder cannot be written.
-        DataCorrupt: its last line is cut short, and what is appended would be lost with it.
     """
-    count = 0
-    try:
-        (folder / IMAGES).mkdir(parents=True, exist_ok=True)
-        with open(folder / EPISODES, "ab") as file:
-            _check_end(folder / EPISODES)
-            for group in groups:
-                for name, png in group.images.items():
-                    _write_image(folder / IMAGES / f"{name}.png", png)
-                file.write(_LINE.dump_json(_line(group)) + b"\n")
-                file.flush()
-                count += 1
-    except OSError as problem:
-        raise UserError(f"episodes {folder}: cannot be written ({problem.strerror or problem})") from problem
-    return count
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._packs: dict[str, PackWriter] = {}
+        with _writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            _take_off_cut_line(folder / INDEX)
+        self.sizes = {path.name: _size(path) for path in folder.glob(f"{TRAIN}-*")}  # bytes, by part of training
+
+    def write(self, groups: Iterable[TrajectoryGroup], beside: Beside = _PLAIN, part: str = "") -> int:
+        """Append groups; returns how many."""
+        home = self.folder / part
+        count = 0
+        with _writing(self.folder):
+            home.mkdir(exist_ok=True)
+            pack = self._pack(part)  # one that cannot be written to is looked at anew the next time
+            with (
+                open(home / PACK, "ab") as images,
+                open(home / EPISODES, "ab") as lines,
+                open(self.folder / INDEX, "ab") as index,
+            ):
+                for group in groups:
+                    places = {name: pack.add(images, name, png) for name, png in sorted(group.images.items())}
+                    line = group_line(group, beside, places, time.time())
+                    data, at = dump_line(line), lines.seek(0, os.SEEK_END)
+                    for file, content in ((images, b""), (lines, data)):
+                        file.write(content)
+                        file.flush()
+                    index.write(entry_line(entry_of(line, part, at, len(data))))
+                    index.flush()
+                    count += 1
+            self._packs[part] = pack
+        if part.startswith(TRAIN):
+            self.sizes[part] = _size(home)
+        return count
+
+    def anew(self, label: Label, env: str) -> None:
+        """What was recorded of this label counts no more: it is about to be made again."""
+        self._append(anew_line(label, env))
+
+    def go_back(self, version: int) -> None:
+        """The run goes on from this version: what it recorded beyond will be made again, or never was."""
+        self._append(back_line(version))
+        for part in [part for part in self.sizes if int(part.removeprefix(f"{TRAIN}-")) >= version]:
+            self._remove(part)
+
+    def make_room(self, most_bytes: float) -> None:
+        """Remove training steps until the rest takes at most so much: every second one of the older half first, so
+        that what is left still shows the whole way. The newest stays."""
+        while sum(self.sizes.values()) > most_bytes and len(self.sizes) > 1:
+            older = sorted(self.sizes)[: max(1, len(self.sizes) // 2)]
+            for part in older[1::2] or older:
+                self._append(gone_line(part))
+                self._remove(part)
+
+    def _remove(self, part: str) -> None:
+        with _writing(self.folder):
+            shutil.rmtree(self.folder / part)
+        self.sizes.pop(part)
+        self._packs.pop(part, None)
+
+    def _append(self, line: bytes) -> None:
+        with _writing(self.folder), open(self.folder / INDEX, "ab") as file:
+            file.write(line)
+
+    def _pack(self, part: str) -> PackWriter:
+        if (known := self._packs.pop(part, None)) is not None:
+            return known
+        self._packs = {name: pack for name, pack in self._packs.items() if not name.startswith(TRAIN)}
+        _take_off_cut_line(self.folder / part / EPISODES)
+        return PackWriter(self.folder / part / PACK)
 
 
-def read_groups(folder: Path) -> Iterator[TrajectoryGroup]:
-    """The groups of a folder in the order written, each checked before it is handed out.
+def train_part(version: int) -> str:
+    """The part of what version `version` learned from."""
+    return f"{TRAIN}-{version:08d}"
+
+
+def write_groups(folder: Path, groups: Iterable[TrajectoryGroup], beside: Beside = _PLAIN) -> int:
+    """Append groups to a folder, made where it is missing; returns how many. Raises as `EpisodeWriter`."""
+    return EpisodeWriter(folder).write(groups, beside)
+
+
+def read_groups(folder: Path, wanted: Callable[[Entry], bool] = lambda entry: True) -> Iterator[TrajectoryGroup]:
+    """The groups of a folder in the order written, each checked before it is handed out; without those that counted no
+    more or were removed.
 
     Raises:
-        NotFound: there is no episodes.jsonl.
-        DataCorrupt: a line is cut short, no group, or has a field unknown here; an image is missing or is not its
-            sha256. The message names file and line.
+        NotFound: there is no index.jsonl.
+        DataCorrupt: a line is no group, or has a field unknown here; an image is missing or damaged. The message names
+            the file and the byte.
     """
-    path = folder / EPISODES
     try:
-        file = open(path, "rb")  # noqa: SIM115 - closed below
+        entries = read_index(folder)
     except OSError as problem:
-        raise NotFound(f"{path}: cannot be read ({problem.strerror}); name a folder of recorded episodes") from problem
-    with file:
-        for number, line in enumerate(file, start=1):
-            what = f"{path} line {number}"
-            if not line.endswith(b"\n"):
-                raise DataCorrupt(f"{what}: cut short; remove it to use the lines before")
-            yield _group(parse_json(_LINE, line, what), folder / IMAGES, what)
+        raise NotFound(
+            f"{folder / INDEX}: cannot be read ({problem.strerror}); name a folder of recorded episodes"
+        ) from problem
+    for entry in entries:
+        if wanted(entry) and not entry.gone:
+            line = read_line(folder, entry)
+            yield group_of(line, _images(folder / entry.part / PACK, line.images))
 
 
-def _line(group: TrajectoryGroup) -> _Line:
-    return _Line(
-        group.group_id,
-        group.env,
-        group.seed,
-        group.policy_version,
-        tuple(replace(trajectory, metrics=dict(trajectory.metrics)) for trajectory in group.trajectories),
-        tuple(sorted(group.images)),
-        group.seconds,
-    )
+def read_line(folder: Path, entry: Entry) -> GroupLine:
+    """A group without its images, checked. Raises DataCorrupt as `read_groups`."""
+    path = folder / entry.part / EPISODES
+    what = f"{path} at byte {entry.at}"
+    try:
+        with open(path, "rb") as file:
+            file.seek(entry.at)
+            data = file.read(entry.size)
+    except OSError as problem:
+        raise DataCorrupt(f"{what}: cannot be read ({problem.strerror}), but {INDEX} names it") from problem
+    if not data.endswith(b"\n"):
+        raise DataCorrupt(f"{what}: cut short, but {INDEX} names it")
+    line = check_line(parse_json(LINE, data, what), what)
+    if (line.group_id, line.seed, line.label) != (entry.id, entry.seed, entry.label):
+        raise DataCorrupt(f"{what}: holds another group than {INDEX} says")
+    return line
 
 
-def _group(line: _Line, images: Path, what: str) -> TrajectoryGroup:
-    for trajectory in line.trajectories:
-        for index, turn in enumerate(trajectory.turns):
-            where = f"{what}: member {trajectory.member} turn {index}"
-            if missing := set(turn.images) - set(line.images):
-                raise DataCorrupt(f"{where}: image {min(missing)} is not among the group's")
-            if odd := [token for token in turn.prompt_ids + turn.completion_ids if not 0 <= token < 2**31]:
-                raise DataCorrupt(f"{where}: {odd[0]} is no token id")
-            ids, logprobs = len(turn.completion_ids), len(turn.rollout_logprobs)
-            if ids != logprobs:
-                raise DataCorrupt(f"{where}: {ids} completion ids but {logprobs} logprobs")
-    return TrajectoryGroup(
-        group_id=line.group_id,
-        env=line.env,
-        seed=line.seed,
-        policy_version=line.policy_version,
-        trajectories=line.trajectories,
-        images=_read_images(images, line.images, what),
-        seconds=line.seconds,
-    )
-
-
-def _read_images(folder: Path, names: Iterable[str], what: str) -> Mapping[str, bytes]:
+def _images(pack: Path, places: Mapping[str, int]) -> Mapping[str, bytes]:
     found: dict[str, bytes] = {}
-    for name in names:
-        path = folder / f"{name}.png"
-        try:
-            found[name] = path.read_bytes()
-        except OSError as problem:
-            raise DataCorrupt(f"{path}: cannot be read ({problem.strerror}), but {what} names it") from problem
-        if (digest := hashlib.sha256(found[name]).hexdigest()) != name:
-            raise DataCorrupt(f"{path}: its sha256 is {digest[:12]}..., not its name")
+    for name, at in places.items():
+        digest, found[name] = read_image(pack, at)
+        if digest != name:
+            raise DataCorrupt(f"{pack}: has another image at byte {at} than {name[:12]}...")
     return found
 
 
-def _write_image(path: Path, png: bytes) -> None:
-    if path.exists():
-        return
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    partial.write_bytes(png)
-    partial.replace(path)
+def _take_off_cut_line(path: Path) -> None:
+    """Shorten a file of lines to its last whole one."""
+    path.touch()
+    with open(path, "r+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        block = 2**16
+        while end:
+            start = max(0, end - block)
+            file.seek(start)
+            found = file.read(end - start).rfind(b"\n")
+            if found >= 0:
+                end = start + found + 1
+                break
+            end = start
+        file.truncate(end)
 
 
-def _check_end(path: Path) -> None:
-    with open(path, "rb") as file:
-        if file.seek(0, os.SEEK_END) and (file.seek(-1, os.SEEK_END), file.read(1))[1] != b"\n":
-            raise DataCorrupt(f"{path}: its last line is cut short; remove that line, then write again")
+def _size(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir() if path.is_file())
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as problem:
+        raise UserError(f"episodes {folder}: cannot be written ({problem.strerror or problem})") from problem

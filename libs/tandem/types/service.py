@@ -73,10 +73,12 @@ class RolloutStatus:
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """One optimizer step: the version it made and its figures by name."""
+    """One optimizer step: the version it made, its figures by name, and by group id and member what each trajectory
+    weighed that was learned from."""
 
     policy_version: int
     metrics: Mapping[str, float]
+    advantages: Mapping[str, Mapping[int, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,6 +111,14 @@ def test_bytes_no_word_covers_survive(chat):
     assert chat.decode(chat.encode(text)) == text
 
 
+def test_every_token_has_its_text(chat):
+    text = "left é 🙂 and on"
+    ids = [*chat.encode(text), chat.end_id]
+    pieces = chat.pieces(ids)
+    assert len(pieces) == len(ids) and "".join(pieces) == text + "<|im_end|>"
+    assert "".join(chat.pieces(chat.encode("🙂")[:-1])).strip("\ufffd") == "", "a character that was cut off"
+
+
 def test_vision_tokens_and_ids_beyond_the_tokenizer_are_forbidden(chat):
     size = chat.tokenizer.get_vocab_size()
     forbidden = chat.forbidden_ids(size + 3)

@@ -14,12 +14,15 @@ from rich.console import Console
 from tandem.cluster import Deployment, deployed
 from tandem.config import Config
 from tandem.storage import VersionStore, latest, read_manifest
-from tandem.storage.episodes import EPISODES, write_groups
-from tandem.types import AdapterRef, NotFound, PublishKind, UserError
+from tandem.storage.episode_index import INDEX
+from tandem.storage.episode_lines import Beside, Label
+from tandem.storage.episodes import write_groups
+from tandem.types import AdapterRef, NotFound, PublishKind, TrajectoryGroup, UserError
 from tandem_controller import preflight
 from tandem_controller.evaluate import Save, evaluate
 from tandem_controller.hosts import Hosts
 from tandem_controller.outcomes import Evaluation, as_json, paired_rows
+from tandem_controller.recording import speller
 from tandem_controller.recoveries import Recoveries
 from tandem_controller.replicas import Replicas
 from tandem_controller.run_dir import absolute, known_run, resolved, write_json
@@ -75,7 +78,7 @@ def run_evaluation(config: Config, request: Request, console: Console) -> None:
         raise UserError("no suite is left to play")
     began = time.monotonic()
     with deployed(config, f"{config.run.name}-eval-{os.getpid()}", training=False) as deployment:
-        saves: list[Save] = [_writer(folder) for folder in folders]
+        saves = [_writer(folder, config, ref.version) for folder, ref in zip(folders, refs, strict=True)]
         evaluations = asyncio.run(_play(config, deployment, refs, suites, saves))
     for evaluation in evaluations:
         print_evaluation(console, f"of {evaluation.adapter}", evaluation)
@@ -156,10 +159,16 @@ def _folders(request: Request) -> list[Path | None]:
     names = ("adapter", "against") if request.against else ("",)
     folders = [request.save / name if request.save else None for name in names]
     for folder in folders:
-        if folder and (folder / EPISODES).exists():
+        if folder and (folder / INDEX).exists():
             raise UserError(f"--save {folder}: holds episodes already; choose another folder")
     return folders
 
 
-def _writer(folder: Path | None) -> Save:
-    return (lambda suite, groups: write_groups(folder, groups)) if folder else (lambda suite, groups: None)
+def _writer(folder: Path | None, config: Config, version: int) -> Save:
+    spell = speller(config)
+
+    def save(suite: Suite, groups: Sequence[TrajectoryGroup]) -> None:
+        if folder:
+            write_groups(folder, groups, Beside(Label(suite.name, version, suite.temperature), spell=spell))
+
+    return save

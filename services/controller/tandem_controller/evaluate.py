@@ -68,9 +68,13 @@ def is_headline(suite: Suite) -> bool:
     return suite.name == FIXED and not suite.temperature
 
 
-async def fixed_greedy(fleet: Fleet, config: Config, version: int, suite: Suite) -> float:
-    """Greedy solve rate on the fixed set: the headline figure."""
-    return figures([suite_result(suite, await _play(fleet, config, version, suite))]).rate
+async def fixed_greedy(
+    fleet: Fleet, config: Config, version: int, suite: Suite, save: Save = lambda suite, groups: None
+) -> float:
+    """Greedy solve rate on the fixed set: the headline figure. `save` as in `evaluate`."""
+    groups = await _play(fleet, config, version, suite)
+    save(suite, groups)
+    return figures([suite_result(suite, groups)]).rate
 
 
 async def _play(fleet: Fleet, config: Config, version: int, suite: Suite) -> list[TrajectoryGroup]:

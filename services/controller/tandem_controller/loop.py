@@ -27,6 +27,7 @@ from tandem_controller.journal import Position
 from tandem_controller.past import Past
 from tandem_controller.pipeline import Pipeline
 from tandem_controller.progress import Progress
+from tandem_controller.recording import Recorder
 from tandem_controller.rollouts import play_step
 from tandem_controller.run_dir import RunDir
 from tandem_controller.saver import Saver
@@ -86,13 +87,14 @@ async def train(
     past: Past,
     position: Position,
     progress: Progress,
+    recorder: Recorder,
     watch: Stopwatch,
     stop: asyncio.Event,
 ) -> Position:
     """Make policy versions until `run.steps` or `stop`; the training state of the last one is saved in any case."""
     async with Pipeline(services.fleet, config, run, position, progress.group, saved=past.version) as pipeline:
         saver = Saver(services, config.checkpoint, past.version)
-        return await _train(services, config, run, pipeline, saver, progress, watch, stop)
+        return await _train(services, config, run, pipeline, saver, progress, recorder, watch, stop)
 
 
 async def _train(
@@ -102,6 +104,7 @@ async def _train(
     pipeline: Pipeline,
     saver: Saver,
     progress: Progress,
+    recorder: Recorder,
     watch: Stopwatch,
     stop: asyncio.Event,
 ) -> Position:
@@ -110,14 +113,16 @@ async def _train(
     fixed = next(iter(plan(config, [FIXED]).suites), None) if every else None
     try:
         while position.version < config.run.steps and not stop.is_set():
-            row = await make_version(services, pipeline, position.version, watch)
+            row = await make_version(services, pipeline, position.version, recorder, watch)
             position = pipeline.position(row["version"])
             try:
                 await saver.make_way(position.version)
                 await distribute(services, position.version, watch)
                 if fixed and position.version % every == 0:
                     with watch.phase("eval"):
-                        row["eval_solve_rate"] = await fixed_greedy(services.fleet, config, position.version, fixed)
+                        record = partial(recorder.evaluation, position.version)
+                        solved = await fixed_greedy(services.fleet, config, position.version, fixed, record)
+                        row["eval_solve_rate"] = solved
                     reach("controller/eval/done")
             finally:  # the learner has made this version, whatever became of it since
                 row |= watch.lap()
@@ -150,7 +155,9 @@ async def save_now(services: Services, run: RunDir, pipeline: Pipeline, position
         await saver.settle()
 
 
-async def make_version(services: Services, pipeline: Pipeline, version: int, watch: Stopwatch) -> dict:
+async def make_version(
+    services: Services, pipeline: Pipeline, version: int, recorder: Recorder, watch: Stopwatch
+) -> dict:
     """Play groups and learn from them: the next policy version, which only the learner has yet; its figures."""
     reach("controller/generate/started")
     with watch.phase("generate"):
@@ -161,6 +168,7 @@ async def make_version(services: Services, pipeline: Pipeline, version: int, wat
             await services.fleet.sleep()
         await pipeline.learning(version, played.learned)
         result = await learn(services, version, played.learned)
+    recorder.step(version, played.groups, result.advantages)
     reach("controller/train/done")
     return {"version": result.policy_version, "time": time.time(), **result.metrics, **played.figures()}
 

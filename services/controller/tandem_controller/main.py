@@ -26,6 +26,7 @@ from tandem_controller.pace import Pace
 from tandem_controller.past import Past, compare, read_past, with_steps
 from tandem_controller.pipeline import learned, open_journal
 from tandem_controller.progress import Progress
+from tandem_controller.recording import recording
 from tandem_controller.recoveries import Recoveries
 from tandem_controller.replicas import Replicas
 from tandem_controller.run_controls import controlled
@@ -97,17 +98,21 @@ async def _session(
         async def evaluated(when: str, version: int) -> Evaluation | None:
             with timed(seconds, f"evaluation {when}"), watch.phase(f"evaluation {when}"):
                 adapter = await services.keeper.keep(partial(adapter_of, services, version))
-                return await unless(stop, evaluate(services.fleet, config, adapter, suites, report.recorder(run, when)))
+                save = partial(recorder.evaluation, version)
+                return await unless(stop, evaluate(services.fleet, config, adapter, suites, save))
 
         pace = Pace(config.rollout.groups_per_step, run.rows())
-        async with controlled(supervisor, run, watch, pace, console):
+        async with (
+            controlled(supervisor, run, watch, pace, console),
+            recording(run.path, config, position.version) as recorder,
+        ):
             before = report.read_before(run, console) if position.version else None
             if suites and not position.version and (before := await evaluated("before", 0)):
                 write_json(run.path / report.BEFORE, as_json(before))
                 print_evaluation(console, "before training", before)
             progress = Progress(console, config.run.steps, position.version, pace)
             with timed(seconds, "training"), progress:
-                position = await train(services, config, run, past, position, progress, watch, stop)
+                position = await train(services, config, run, past, position, progress, recorder, watch, stop)
             after = await evaluated("after", position.version)
         if after is None:
             console.print(f"stopped and saved at version {position.version}; continue with --resume", highlight=False)

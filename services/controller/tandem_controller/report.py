@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
 
@@ -15,13 +14,15 @@ from rich.console import Console
 from rich.table import Table
 
 from tandem.config import Config
-from tandem.storage.episodes import EPISODES, read_groups, write_groups
+from tandem.storage.episode_index import INDEX, Entry, read_index
+from tandem.storage.episodes import read_groups
 from tandem.types import DataCorrupt, TrajectoryGroup
-from tandem_controller.evaluate import Save, headline, is_headline
+from tandem_controller.evaluate import headline
 from tandem_controller.outcomes import Evaluation, figure_rows, figures, read_evaluation
 from tandem_controller.phases import phases_of
+from tandem_controller.recording import RECORDED
 from tandem_controller.run_dir import RunDir, write_json
-from tandem_controller.suites import Suite
+from tandem_controller.suites import FIXED
 
 matplotlib.use("Agg")
 from matplotlib import pyplot
@@ -30,7 +31,6 @@ FRAME_MS = 350
 GAP = 8  # pixels between the two
 GREEN, RED = (40, 160, 60), (200, 50, 50)
 BEFORE = "eval-before.json"
-RECORDED = "episodes"
 REHEARSAL_TITLE = "a rehearsal: no model played"
 
 
@@ -99,28 +99,17 @@ def learning_curve(rows: list[dict], start: float | None, path: Path, title: str
     pyplot.close(figure)
 
 
-def recorder(run: RunDir, when: str) -> Save:
-    """What records the headline's episodes, of "before" or "after" the training, in place of any that are there."""
-    folder = run.path / RECORDED / when
-
-    def save(suite: Suite, groups: Sequence[TrajectoryGroup]) -> None:
-        if is_headline(suite):
-            shutil.rmtree(folder, ignore_errors=True)
-            write_groups(folder, groups)
-
-    return save
-
-
 def animate(run: RunDir, console: Console) -> None:
     """before-after.gif: the longest of the recorded tasks that was failed before training and is solved after it.
 
     Nothing where there is none, or none with images; a line where a recording is damaged.
     """
-    folders = [run.path / RECORDED / when for when in ("before", "after")]
-    if not all((folder / EPISODES).exists() for folder in folders):
+    folder = run.path / RECORDED
+    if not (folder / INDEX).exists():
         return
+    last = max((entry.label.version for entry in read_index(folder) if _of_headline(entry)), default=0)
     try:
-        before, after = ({(group.env, group.seed): group for group in read_groups(folder)} for folder in folders)
+        before, after = (_recorded(folder, version) for version in (0, last))
     except DataCorrupt as problem:
         console.print(f"{problem}; there is no before-after.gif", highlight=False, soft_wrap=True)
         return
@@ -128,6 +117,16 @@ def animate(run: RunDir, console: Console) -> None:
     if learned:
         longest = max(learned, key=lambda task: len(_shown(after[task])))
         _side_by_side(_film(before[longest]), _film(after[longest]), run.path / "before-after.gif")
+
+
+def _of_headline(entry: Entry) -> bool:
+    return entry.label.suite == FIXED and not entry.label.temperature
+
+
+def _recorded(folder: Path, version: int) -> dict[tuple[str, int], TrajectoryGroup]:
+    """The headline's episodes under a version, by task."""
+    found = read_groups(folder, lambda entry: _of_headline(entry) and entry.label.version == version)
+    return {(group.env, group.seed): group for group in found}
 
 
 def _learned(before: TrajectoryGroup, after: TrajectoryGroup) -> bool:

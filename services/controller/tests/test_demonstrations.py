@@ -146,7 +146,7 @@ def test_episodes_of_evaluation_tasks_are_not_imitated(folder: Path, tmp_path: P
 
 
 def test_what_cannot_be_imitated_is_refused(folder: Path, tmp_path: Path) -> None:
-    with pytest.raises(NotFound, match=r"episodes\.jsonl"):
+    with pytest.raises(NotFound, match=r"index\.jsonl"):
         open_demonstrations(config(sft={"episodes": str(tmp_path / "none")}))
     (group, *_), _ = Expert(config(sft={"batch": 1, "skill": 0.0}, env={"max_turns": 2})).take(0)
     write_groups(tmp_path / "unsolved", [group])

@@ -149,6 +149,7 @@ def test_what_cannot_be_written_is_refused_before_anything_starts(config: Config
     with pytest.raises(UserError, match="is a file; name a folder"):
         run_evaluation(config, Request(save=tmp_path / "model/config.json"), Console())
     write_groups(tmp_path / "saved/against", [])
+    assert (tmp_path / "saved/against/index.jsonl").exists()
     files = {"adapter_config.json": [b"{}"], "adapter_model.safetensors": [b"weights"]}
     VersionStore(config.checkpoint.url).commit(PublishKind.ADAPTER, 4, "abc", files, {})
     with pytest.raises(UserError, match="holds episodes already"):

@@ -11,17 +11,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from replicas import Replica, episode, fleet_of, turn
+from replicas import episode, turn
 from rich.console import Console
 
 from tandem.config import Config
-from tandem.storage.episodes import EPISODES, read_groups
-from tandem.types import AdapterRef, StopReason, Trajectory, TrajectoryGroup
+from tandem.storage.episode_lines import Beside, Label
+from tandem.storage.episodes import EPISODES, EVAL, EpisodeWriter
+from tandem.types import StopReason, Trajectory, TrajectoryGroup
 from tandem_controller import report
-from tandem_controller.evaluate import evaluate
 from tandem_controller.outcomes import Evaluation, as_json, suite_result
 from tandem_controller.run_dir import RunDir, write_json
-from tandem_controller.suites import plan, training_plan
+from tandem_controller.suites import plan
 
 CONFIG = Config.model_validate({"model": {"path": "x"}, "env": {"window": 1}, "eval": {"fixed": 3, "heldout": 2}})
 SUITE = plan(CONFIG, ["fixed64"]).suites[0]
@@ -55,8 +55,12 @@ def run(tmp_path: Path) -> RunDir:
 
 
 def record(run: RunDir, before: Sequence[TrajectoryGroup], after: Sequence[TrajectoryGroup]) -> None:
-    report.recorder(run, "before")(SUITE, before)
-    report.recorder(run, "after")(SUITE, after)
+    writer = EpisodeWriter(run.path / "episodes")
+    for version, groups in ((0, before), (2, after)):
+        label = Label(SUITE.name, version, SUITE.temperature)
+        writer.anew(label, "no.such.module:Env")
+        writer.write(groups, Beside(label), EVAL)
+    writer.write(after, Beside(Label(SUITE.name, 9, 1.0)), EVAL)  # sampled: not the headline
 
 
 def test_a_resumed_run_reports_what_was_before(run: RunDir) -> None:
@@ -78,19 +82,6 @@ def test_a_run_without_a_before_and_one_with_a_damaged_one(run: RunDir) -> None:
     assert "the report goes without it" in heard.getvalue()
     report.write(run, CONFIG, None, evaluation(2, True), {})
     assert json.loads((run.path / "report.json").read_text())["before"] == []
-
-
-async def test_the_headline_is_recorded_once_and_alone(run: RunDir) -> None:
-    suites = training_plan(CONFIG).suites
-    base = AdapterRef(0, "", "", "the base model", "", 0)
-    replica = Replica(play=lambda request, seed: tuple(episode(m, True) for m in range(request.group_size)))
-    async with fleet_of(replica) as fleet:
-        for _ in range(2):  # the second time, a resumed run evaluates again
-            await evaluate(fleet, CONFIG, base, suites, report.recorder(run, "before"))
-    groups = list(read_groups(run.path / "episodes/before"))
-    assert [(group.env, group.seed, len(group.trajectories)) for group in groups] == [
-        (SUITE.env, seed, 1) for seed in SUITE.seeds
-    ]
 
 
 def test_the_longest_task_learned_is_drawn_from_what_was_recorded(run: RunDir) -> None:
@@ -129,7 +120,7 @@ def test_where_nothing_was_learned_or_seen_nothing_is_drawn(run: RunDir, solved:
 
 def test_a_damaged_recording_costs_the_picture_not_the_report(run: RunDir) -> None:
     record(run, [filmed(1, False, [1])], [filmed(1, True, [2])])
-    (run.path / "episodes/before" / EPISODES).write_text("{")
+    (run.path / "episodes" / EVAL / EPISODES).write_text("{")
     heard = StringIO()
     report.animate(run, Console(file=heard))
     assert "cut short" in heard.getvalue() and "no before-after.gif" in heard.getvalue()

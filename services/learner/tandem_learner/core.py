@@ -28,17 +28,19 @@ from tandem_learner.host_copy import HostCopy, HostMemory
 from tandem_learner.optimizer import ShardedAdamW
 from tandem_learner.random_state import random_states, restore_random, seed_random
 from tandem_learner.shards import read_adapter_shard, read_state_shard, shard_tensors
-from tandem_learner.step import Trainer, learn
+from tandem_learner.step import Advantages, Trainer, learn
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
 class LearnerCore:
-    """See the module. `version` is that of the policy the adapter makes: 0 is the base model's."""
+    """See the module. `version` is that of the policy the adapter makes: 0 is the base model's. `advantages` are those
+    of the last step."""
 
     def __init__(self, config: Config, comm: Comm) -> None:
         self.config, self.comm = config, comm
         self.version = 0
+        self.advantages: Advantages = {}
         self.base_model = fingerprint(config.model.path)
         full = config.learner.trainable == "full"
         self.kind = PublishKind.MODEL if full else PublishKind.ADAPTER  # of what it trains
@@ -98,7 +100,7 @@ class LearnerCore:
         Returns:
             the step's figures by name, the same on every rank but for `seconds/*`.
         """
-        figures = learn(self.trainer, groups, self._learning_rate())
+        self.advantages, figures = learn(self.trainer, groups, self._learning_rate())
         self._updates = self.optimizer.updates
         self.version += 1
         self._hand_back_cache()  # the engine wakes next

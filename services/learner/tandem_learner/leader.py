@@ -108,13 +108,14 @@ class Leader:
                 raise Unavailable(f"learner needs a Restore first: {self._broken}")
             await asyncio.to_thread(check_groups, groups, self._limits(expected_version))
             try:
-                metrics = (await self._all(Train(tuple(groups))))[0]
+                learned = (await self._all(Train(tuple(groups))))[0]
             except BaseException as problem:  # also what nobody foresaw leaves the ranks in doubt
                 self._broken = _in_words(problem)
                 raise
+            metrics = learned["metrics"]
             for warning in warnings(metrics, self.rank.core.config):
                 log.warning("version %d: %s", expected_version, warning)
-            return TrainResult(self._advance(expected_version + 1), metrics)
+            return TrainResult(self._advance(expected_version + 1), metrics, learned["advantages"])
 
         return await self._requests.once(request_id, work, self._one_at_a_time)
 

@@ -46,7 +46,8 @@ class Rank:
         """
         with self._named(order):
             if isinstance(order, Train):
-                return await self._run(partial(self.core.train_step, order.groups))
+                metrics = await self._run(partial(self.core.train_step, order.groups))
+                return {"metrics": metrics, "advantages": self.core.advantages}
             if isinstance(order, Snapshot):
                 return await self._snapshot(order.kind)
             if isinstance(order, Export):

@@ -43,7 +43,7 @@ class LearnerServicer(learner_pb2_grpc.LearnerServiceServicer):
                     "the whole step again"
                 )
         result: TrainResult = await self.leader.train_step(request_id, header.expected_version, groups)
-        return pb.TrainStepResponse(policy_version=result.policy_version, metrics=result.metrics)
+        return codec.encode_train_result(result)
 
     async def Snapshot(self, request: pb.SnapshotRequest, context: grpc.aio.ServicerContext) -> pb.SnapshotResponse:
         """Every rank's copy."""

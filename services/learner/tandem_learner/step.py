@@ -27,6 +27,7 @@ from tandem_learner.phases import Phases
 from tandem_learner.update import UpdateBatch, accumulate_gradients
 
 Measures: TypeAlias = Sequence[Measured | None]  # one per minibatch, None where nobody asks
+Advantages: TypeAlias = Mapping[str, Mapping[int, float]]  # of what was learned from, by group id and member
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,9 @@ class Trainer:
     comm: Comm
 
 
-def learn(at: Trainer, groups: Sequence[TrajectoryGroup], lr: float) -> dict[str, float]:
-    """Update the policy from checked groups; the step's figures. A collective. Groups may come in any order."""
+def learn(at: Trainer, groups: Sequence[TrajectoryGroup], lr: float) -> tuple[Advantages, dict[str, float]]:
+    """Update the policy from checked groups; their advantages and the step's figures. A collective. Groups may come in
+    any order."""
     phases, learner = Phases(), at.config.learner
     algo = learner.algo
     drop = algo.drop_zero_variance and not algo.supervised
@@ -62,7 +64,20 @@ def learn(at: Trainer, groups: Sequence[TrajectoryGroup], lr: float) -> dict[str
         _update(at, minibatch, advantages.flatten()[minibatch.places], images, before, base, lr, phases)
         for minibatch, before, base in zip(minibatches, [None, *start[1:]], ref, strict=False)
     ]
-    return {**figures, **spread, **combine(updates), "lr": lr, **phases.metrics()}
+    used = _by_member(kept, minibatches, advantages)
+    return used, {**figures, **spread, **combine(updates), "lr": lr, **phases.metrics()}
+
+
+def _by_member(
+    groups: Sequence[TrajectoryGroup], minibatches: Sequence[Minibatch], advantages: Tensor
+) -> dict[str, dict[int, float]]:
+    """The advantages [G, S] of the trajectories that some minibatch has."""
+    found: dict[str, dict[int, float]] = {}
+    for place in (place for minibatch in minibatches for place in minibatch.places.tolist()):
+        group, column = groups[place // advantages.shape[1]], place % advantages.shape[1]
+        member = group.trajectories[column].member
+        found.setdefault(group.group_id, {})[member] = float(advantages.flatten()[place])
+    return found
 
 
 def _measure(at: Trainer, minibatches: Sequence[Minibatch], images: Mapping[str, bytes]) -> tuple[Measures, Measures]:

@@ -15,6 +15,7 @@ import pytest
 import torch.distributed as dist
 from processes import service
 
+from tandem.algo import group_advantages, return_table
 from tandem.config import Config
 from tandem.rpc import codec
 from tandem.rpc.clients import CheckpointClient, LearnerClient
@@ -50,6 +51,10 @@ async def test_status_and_step(client: LearnerClient, groups: list[TrajectoryGro
     result = await client.train_step(0, groups)
     assert result.policy_version == 1
     assert result.metrics["groups_used"] == 3
+    kept = [group for group in groups if group.has_signal]
+    expected = group_advantages("grpo", *return_table(kept))[0].tolist()
+    found = {group.group_id: [result.advantages[group.group_id][m] for m in range(4)] for group in kept}
+    assert list(found.values()) == expected and found.keys() == result.advantages.keys()
     assert (await client.status()).policy_version == 1
 
 

@@ -146,6 +146,7 @@ def test_failed_trajectories_teach_nothing(make_core: MakeCore, groups: list[Tra
     first, second = cores[0].train_step(with_failed), cores[1].train_step(without)
     assert first["trajectories_used"] == second["trajectories_used"] == 3 * first["groups_used"]
     assert first["tokens"] == second["tokens"]
+    assert cores[0].advantages == cores[1].advantages, "the failed members have none"
     for name, tensor in adapter_of(cores[0]).items():
         assert torch.equal(tensor, adapter_of(cores[1])[name])
 

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from tandem.rpc.gen.common.v1 import common_pb2 as tandem_dot_common_dot_v1_dot_common__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftandem/learner/v1/learner.proto\x12\x11tandem.learner.v1\x1a\x1dtandem/common/v1/common.proto\"\x84\x01\n\x10TrainStepRequest\x12\x34\n\x06header\x18\x01 \x01(\x0b\x32\".tandem.learner.v1.TrainStepHeaderH\x00\x12\x32\n\x05group\x18\x02 \x01(\x0b\x32!.tandem.common.v1.TrajectoryGroupH\x00\x42\x06\n\x04part\"O\n\x0fTrainStepHeader\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10\x65xpected_version\x18\x02 \x01(\x04\x12\x0e\n\x06groups\x18\x03 \x01(\r\"\x9f\x01\n\x11TrainStepResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x42\n\x07metrics\x18\x02 \x03(\x0b\x32\x31.tandem.learner.v1.TrainStepResponse.MetricsEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\"l\n\x0fSnapshotRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10\x65xpected_version\x18\x02 \x01(\x04\x12+\n\x04kind\x18\x03 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\"2\n\x10SnapshotResponse\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"\xa1\x01\n\rExportRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10\x65xpected_version\x18\x02 \x01(\x04\x12+\n\x04kind\x18\x03 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\x12\x1a\n\x12\x63heckpoint_address\x18\x04 \x01(\t\x12\x19\n\x11replica_addresses\x18\x05 \x03(\t\"\xaa\x01\n\x0e\x45xportResponse\x12*\n\x06shards\x18\x01 \x03(\x0b\x32\x1a.tandem.common.v1.ShardRef\x12=\n\x06missed\x18\x02 \x03(\x0b\x32-.tandem.learner.v1.ExportResponse.MissedEntry\x1a-\n\x0bMissedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x8f\x01\n\x0eRestoreRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12-\n\x07\x61\x64\x61pter\x18\x02 \x01(\x0b\x32\x1c.tandem.common.v1.AdapterRef\x12\x30\n\x05state\x18\x03 \x01(\x0b\x32\x1c.tandem.common.v1.AdapterRefH\x00\x88\x01\x01\x42\x08\n\x06_state\")\n\x0fRestoreResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\"\x12\n\x10GetStatusRequest\"\xbc\x01\n\x11GetStatusResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\x12\n\nbase_model\x18\x03 \x01(\t\x12\x1c\n\x14trainable_parameters\x18\x04 \x01(\x04\x12\x1b\n\x13\x61\x64\x61pter_config_json\x18\x05 \x01(\t\x12,\n\x08\x61\x63tivity\x18\x06 \x01(\x0b\x32\x1a.tandem.common.v1.Activity2\xb8\x03\n\x0eLearnerService\x12X\n\tTrainStep\x12#.tandem.learner.v1.TrainStepRequest\x1a$.tandem.learner.v1.TrainStepResponse(\x01\x12S\n\x08Snapshot\x12\".tandem.learner.v1.SnapshotRequest\x1a#.tandem.learner.v1.SnapshotResponse\x12M\n\x06\x45xport\x12 .tandem.learner.v1.ExportRequest\x1a!.tandem.learner.v1.ExportResponse\x12P\n\x07Restore\x12!.tandem.learner.v1.RestoreRequest\x1a\".tandem.learner.v1.RestoreResponse\x12V\n\tGetStatus\x12#.tandem.learner.v1.GetStatusRequest\x1a$.tandem.learner.v1.GetStatusResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1ftandem/learner/v1/learner.proto\x12\x11tandem.learner.v1\x1a\x1dtandem/common/v1/common.proto\"\x84\x01\n\x10TrainStepRequest\x12\x34\n\x06header\x18\x01 \x01(\x0b\x32\".tandem.learner.v1.TrainStepHeaderH\x00\x12\x32\n\x05group\x18\x02 \x01(\x0b\x32!.tandem.common.v1.TrajectoryGroupH\x00\x42\x06\n\x04part\"O\n\x0fTrainStepHeader\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10\x65xpected_version\x18\x02 \x01(\x04\x12\x0e\n\x06groups\x18\x03 \x01(\r\"\xbb\x02\n\x11TrainStepResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x42\n\x07metrics\x18\x02 \x03(\x0b\x32\x31.tandem.learner.v1.TrainStepResponse.MetricsEntry\x12H\n\nadvantages\x18\x03 \x03(\x0b\x32\x34.tandem.learner.v1.TrainStepResponse.AdvantagesEntry\x1a.\n\x0cMetricsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x01:\x02\x38\x01\x1aP\n\x0f\x41\x64vantagesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12,\n\x05value\x18\x02 \x01(\x0b\x32\x1d.tandem.learner.v1.Advantages:\x02\x38\x01\"}\n\nAdvantages\x12>\n\tby_member\x18\x01 \x03(\x0b\x32+.tandem.learner.v1.Advantages.ByMemberEntry\x1a/\n\rByMemberEntry\x12\x0b\n\x03key\x18\x01 \x01(\r\x12\r\n\x05value\x18\x02 \x01(\x02:\x02\x38\x01\"l\n\x0fSnapshotRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10\x65xpected_version\x18\x02 \x01(\x04\x12+\n\x04kind\x18\x03 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\"2\n\x10SnapshotResponse\x12\r\n\x05\x62ytes\x18\x01 \x01(\x04\x12\x0f\n\x07seconds\x18\x02 \x01(\x01\"\xa1\x01\n\rExportRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\x18\n\x10\x65xpected_version\x18\x02 \x01(\x04\x12+\n\x04kind\x18\x03 \x01(\x0e\x32\x1d.tandem.common.v1.PublishKind\x12\x1a\n\x12\x63heckpoint_address\x18\x04 \x01(\t\x12\x19\n\x11replica_addresses\x18\x05 \x03(\t\"\xaa\x01\n\x0e\x45xportResponse\x12*\n\x06shards\x18\x01 \x03(\x0b\x32\x1a.tandem.common.v1.ShardRef\x12=\n\x06missed\x18\x02 \x03(\x0b\x32-.tandem.learner.v1.ExportResponse.MissedEntry\x1a-\n\x0bMissedEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"\x8f\x01\n\x0eRestoreRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12-\n\x07\x61\x64\x61pter\x18\x02 \x01(\x0b\x32\x1c.tandem.common.v1.AdapterRef\x12\x30\n\x05state\x18\x03 \x01(\x0b\x32\x1c.tandem.common.v1.AdapterRefH\x00\x88\x01\x01\x42\x08\n\x06_state\")\n\x0fRestoreResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\"\x12\n\x10GetStatusRequest\"\xbc\x01\n\x11GetStatusResponse\x12\x16\n\x0epolicy_version\x18\x01 \x01(\x04\x12\x12\n\nworld_size\x18\x02 \x01(\r\x12\x12\n\nbase_model\x18\x03 \x01(\t\x12\x1c\n\x14trainable_parameters\x18\x04 \x01(\x04\x12\x1b\n\x13\x61\x64\x61pter_config_json\x18\x05 \x01(\t\x12,\n\x08\x61\x63tivity\x18\x06 \x01(\x0b\x32\x1a.tandem.common.v1.Activity2\xb8\x03\n\x0eLearnerService\x12X\n\tTrainStep\x12#.tandem.learner.v1.TrainStepRequest\x1a$.tandem.learner.v1.TrainStepResponse(\x01\x12S\n\x08Snapshot\x12\".tandem.learner.v1.SnapshotRequest\x1a#.tandem.learner.v1.SnapshotResponse\x12M\n\x06\x45xport\x12 .tandem.learner.v1.ExportRequest\x1a!.tandem.learner.v1.ExportResponse\x12P\n\x07Restore\x12!.tandem.learner.v1.RestoreRequest\x1a\".tandem.learner.v1.RestoreResponse\x12V\n\tGetStatus\x12#.tandem.learner.v1.GetStatusRequest\x1a$.tandem.learner.v1.GetStatusResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,6 +34,10 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._loaded_options = None
   _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._serialized_options = b'8\001'
+  _globals['_TRAINSTEPRESPONSE_ADVANTAGESENTRY']._loaded_options = None
+  _globals['_TRAINSTEPRESPONSE_ADVANTAGESENTRY']._serialized_options = b'8\001'
+  _globals['_ADVANTAGES_BYMEMBERENTRY']._loaded_options = None
+  _globals['_ADVANTAGES_BYMEMBERENTRY']._serialized_options = b'8\001'
   _globals['_EXPORTRESPONSE_MISSEDENTRY']._loaded_options = None
   _globals['_EXPORTRESPONSE_MISSEDENTRY']._serialized_options = b'8\001'
   _globals['_TRAINSTEPREQUEST']._serialized_start=86
@@ -41,27 +45,33 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_TRAINSTEPHEADER']._serialized_start=220
   _globals['_TRAINSTEPHEADER']._serialized_end=299
   _globals['_TRAINSTEPRESPONSE']._serialized_start=302
-  _globals['_TRAINSTEPRESPONSE']._serialized_end=461
-  _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._serialized_start=415
-  _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._serialized_end=461
-  _globals['_SNAPSHOTREQUEST']._serialized_start=463
-  _globals['_SNAPSHOTREQUEST']._serialized_end=571
-  _globals['_SNAPSHOTRESPONSE']._serialized_start=573
-  _globals['_SNAPSHOTRESPONSE']._serialized_end=623
-  _globals['_EXPORTREQUEST']._serialized_start=626
-  _globals['_EXPORTREQUEST']._serialized_end=787
-  _globals['_EXPORTRESPONSE']._serialized_start=790
-  _globals['_EXPORTRESPONSE']._serialized_end=960
-  _globals['_EXPORTRESPONSE_MISSEDENTRY']._serialized_start=915
-  _globals['_EXPORTRESPONSE_MISSEDENTRY']._serialized_end=960
-  _globals['_RESTOREREQUEST']._serialized_start=963
-  _globals['_RESTOREREQUEST']._serialized_end=1106
-  _globals['_RESTORERESPONSE']._serialized_start=1108
-  _globals['_RESTORERESPONSE']._serialized_end=1149
-  _globals['_GETSTATUSREQUEST']._serialized_start=1151
-  _globals['_GETSTATUSREQUEST']._serialized_end=1169
-  _globals['_GETSTATUSRESPONSE']._serialized_start=1172
-  _globals['_GETSTATUSRESPONSE']._serialized_end=1360
-  _globals['_LEARNERSERVICE']._serialized_start=1363
-  _globals['_LEARNERSERVICE']._serialized_end=1803
+  _globals['_TRAINSTEPRESPONSE']._serialized_end=617
+  _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._serialized_start=489
+  _globals['_TRAINSTEPRESPONSE_METRICSENTRY']._serialized_end=535
+  _globals['_TRAINSTEPRESPONSE_ADVANTAGESENTRY']._serialized_start=537
+  _globals['_TRAINSTEPRESPONSE_ADVANTAGESENTRY']._serialized_end=617
+  _globals['_ADVANTAGES']._serialized_start=619
+  _globals['_ADVANTAGES']._serialized_end=744
+  _globals['_ADVANTAGES_BYMEMBERENTRY']._serialized_start=697
+  _globals['_ADVANTAGES_BYMEMBERENTRY']._serialized_end=744
+  _globals['_SNAPSHOTREQUEST']._serialized_start=746
+  _globals['_SNAPSHOTREQUEST']._serialized_end=854
+  _globals['_SNAPSHOTRESPONSE']._serialized_start=856
+  _globals['_SNAPSHOTRESPONSE']._serialized_end=906
+  _globals['_EXPORTREQUEST']._serialized_start=909
+  _globals['_EXPORTREQUEST']._serialized_end=1070
+  _globals['_EXPORTRESPONSE']._serialized_start=1073
+  _globals['_EXPORTRESPONSE']._serialized_end=1243
+  _globals['_EXPORTRESPONSE_MISSEDENTRY']._serialized_start=1198
+  _globals['_EXPORTRESPONSE_MISSEDENTRY']._serialized_end=1243
+  _globals['_RESTOREREQUEST']._serialized_start=1246
+  _globals['_RESTOREREQUEST']._serialized_end=1389
+  _globals['_RESTORERESPONSE']._serialized_start=1391
+  _globals['_RESTORERESPONSE']._serialized_end=1432
+  _globals['_GETSTATUSREQUEST']._serialized_start=1434
+  _globals['_GETSTATUSREQUEST']._serialized_end=1452
+  _globals['_GETSTATUSRESPONSE']._serialized_start=1455
+  _globals['_GETSTATUSRESPONSE']._serialized_end=1643
+  _globals['_LEARNERSERVICE']._serialized_start=1646
+  _globals['_LEARNERSERVICE']._serialized_end=2086
 # @@protoc_insertion_point(module_scope)

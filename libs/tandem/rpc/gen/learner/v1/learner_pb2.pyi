@@ -26,7 +26,7 @@ class TrainStepHeader(_message.Message):
     def __init__(self, request_id: _Optional[str] = ..., expected_version: _Optional[int] = ..., groups: _Optional[int] = ...) -> None: ...
 
 class TrainStepResponse(_message.Message):
-    __slots__ = ("policy_version", "metrics")
+    __slots__ = ("policy_version", "metrics", "advantages")
     class MetricsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -34,11 +34,33 @@ class TrainStepResponse(_message.Message):
         key: str
         value: float
         def __init__(self, key: _Optional[str] = ..., value: _Optional[float] = ...) -> None: ...
+    class AdvantagesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: Advantages
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[_Union[Advantages, _Mapping]] = ...) -> None: ...
     POLICY_VERSION_FIELD_NUMBER: _ClassVar[int]
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    ADVANTAGES_FIELD_NUMBER: _ClassVar[int]
     policy_version: int
     metrics: _containers.ScalarMap[str, float]
-    def __init__(self, policy_version: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ...) -> None: ...
+    advantages: _containers.MessageMap[str, Advantages]
+    def __init__(self, policy_version: _Optional[int] = ..., metrics: _Optional[_Mapping[str, float]] = ..., advantages: _Optional[_Mapping[str, Advantages]] = ...) -> None: ...
+
+class Advantages(_message.Message):
+    __slots__ = ("by_member",)
+    class ByMemberEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: float
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[float] = ...) -> None: ...
+    BY_MEMBER_FIELD_NUMBER: _ClassVar[int]
+    by_member: _containers.ScalarMap[int, float]
+    def __init__(self, by_member: _Optional[_Mapping[int, float]] = ...) -> None: ...
 
 class SnapshotRequest(_message.Message):
     __slots__ = ("request_id", "expected_version", "kind")
