@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.chaos.schedule import drawn
-from tests.chaos.settings import SETTINGS
+from tests.chaos.schedule import OF_VLLM, Kind, drawn
+from tests.chaos.settings import SETTINGS, VLLM
 from tests.chaos.trial import judged, tried
 from tests.chaos.verdict import table, times
 from tests.nodes import ray_cluster
@@ -18,6 +18,11 @@ from tests.nodes import ray_cluster
 SEED = int(os.environ.get("SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
 FAULTS = int(os.environ.get("FAULTS", "0")) or 50
 ENGINE = os.environ.get("ENGINE", "") or "simulated"
+# Some of the kinds alone: KINDS="kill engine,kill node"
+NAMED = os.environ.get("KINDS", "")
+KINDS = (
+    [Kind(name) for name in NAMED.split(",")] if NAMED else [k for k in Kind if ENGINE == "vllm" or k not in OF_VLLM]
+)
 PLAIN = {"RAY_worker_niceness": "0"}  # of 15 that Ray gives them, for no other work is to be done here
 
 
@@ -26,9 +31,9 @@ PLAIN = {"RAY_worker_niceness": "0"}  # of 15 that Ray gives them, for no other 
 @pytest.mark.timeout(6 * 3600)
 def test_every_fault_is_survived_exactly(tmp_path: Path) -> None:
     print(f"\nSEED={SEED} FAULTS={FAULTS} ENGINE={ENGINE}", flush=True)
-    settings = (*SETTINGS, f"rollout.engine.kind={ENGINE}")
+    settings = (*SETTINGS, f"rollout.engine.kind={ENGINE}", *(VLLM if ENGINE == "vllm" else ()))
     with ray_cluster(Path(os.environ["HOME"]) / "n", workers=3, cpus=2, environment=PLAIN) as cluster:
-        suffered = tried(tmp_path, cluster, drawn(SEED, FAULTS), settings)
+        suffered = tried(tmp_path, cluster, drawn(SEED, FAULTS, KINDS), settings)
     rows = times(suffered)
     print(table(rows), flush=True)
     written = Path(os.environ.get("CHAOS_JSON", "build/chaos.json"))

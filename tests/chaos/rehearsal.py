@@ -30,6 +30,7 @@ WELL_S = 240.0  # for all to be well again, on a busy machine
 PHASE_S = 60.0  # for a phase to come; then it happens anyway
 SOON_S = 8.0  # within which a fault comes that comes soon
 SERVICE = ["-m", "tandem.rpc.hosted"]
+ENGINE = "EngineCor"  # in the name of vLLM's process, which is cut off there
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +189,11 @@ class Rehearsal:
                 return paused(self.controller(), "controller", PAUSED_S)
             case Kind.REPLICA_SILENT:
                 return silenced(self.service("rollout", number), f"rollout {number}", WELL_S)
+            case Kind.ENGINE:
+                self.engine(number).kill()
+                return f"rollout {number}", _nothing()
+            case Kind.ENGINE_SILENT:
+                return silenced(self.engine(number), f"engine of rollout {number}", WELL_S)
             case Kind.REPLICA_PAUSED:
                 return paused(self.service("rollout", number), f"rollout {number}", PAUSED_S)
             case Kind.RANK_PAUSED:
@@ -219,6 +225,17 @@ class Rehearsal:
             assert time.monotonic() < end, f"{role} {index} is not there"
             time.sleep(0.05)
         return found[-1]
+
+    def engine(self, index: int) -> psutil.Process:
+        """The process of vLLM's engine below a replica; waits for one that is being started."""
+        end = time.monotonic() + WELL_S
+        while True:
+            with suppress(psutil.Error):
+                for child in self.service("rollout", index).children(recursive=True):
+                    if ENGINE in child.name():
+                        return child
+            assert time.monotonic() < end, f"rollout {index} has no engine"
+            time.sleep(0.05)
 
     def services(self, role: str, index: int) -> Iterator[psutil.Process]:
         """Of this run."""

@@ -9,7 +9,8 @@ from enum import StrEnum
 
 
 class Kind(StrEnum):
-    """A fault. `host` is the Ray actor beside a service; what is paused is stopped by SIGSTOP and goes on later."""
+    """A fault. `host` is the Ray actor beside a service, `engine` its vLLM process; what is paused is stopped by
+    SIGSTOP and goes on later."""
 
     REPLICA = "kill replica"
     REPLICA_HOST = "kill replica's host"
@@ -25,11 +26,14 @@ class Kind(StrEnum):
     MANAGER_PAUSED = "pause manager"
     CONTROLLER_PAUSED = "pause controller"
     NODE_SLOW = "slow node"
+    ENGINE = "kill engine"
+    ENGINE_SILENT = "pause engine for good"
 
 
 KILLS = tuple(kind for kind in Kind if kind.startswith("kill"))
 PHASES = ("generate", "train", "sync", "save", "eval")
 ON_NODES = (Kind.NODE, Kind.NODE_SLOW)  # these need nodes that can be lost
+OF_VLLM = (Kind.ENGINE, Kind.ENGINE_SILENT)
 PAUSED_S = 3.0
 
 

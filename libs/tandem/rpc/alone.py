@@ -119,5 +119,5 @@ async def serve_until_told(
     signalled.cancel()
     await service.stop()
     for future in own_end:
-        if future.done():
+        if future.done() and not future.cancelled():
             future.result()

@@ -120,8 +120,12 @@ class Engine(Protocol):
         """Take device memory back."""
         ...
 
-    async def died(self) -> None:
-        """Return when the engine is dead."""
+    async def answers(self) -> bool:
+        """Whether it answers at all, within a request's time; one that does not is unhealthy from then on."""
+        ...
+
+    async def died(self) -> str:
+        """Return once `healthy` is False: why."""
         ...
 
     async def close(self) -> None:

@@ -104,8 +104,12 @@ class EngineSimulated:
         self._asleep = False
         self._check()
 
-    async def died(self) -> None:
+    async def answers(self) -> bool:
+        return self.healthy
+
+    async def died(self) -> str:
         await self._dead.wait()
+        return "the simulated engine was ended"
 
     def kill(self) -> None:
         """What runs fails, and whatever is asked from now on."""

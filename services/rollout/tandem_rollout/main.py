@@ -7,10 +7,9 @@ from dataclasses import dataclass
 
 from tandem import envs
 from tandem.config import Config
-from tandem.obs import get_logger
 from tandem.rpc.door import OPEN, Door
 from tandem.rpc.server import RunningServer, serve
-from tandem.types import UserError
+from tandem.types import Unavailable, UserError
 from tandem_rollout.adapters import AdapterRules
 from tandem_rollout.base_model import BaseModel, read_base_model
 from tandem_rollout.core import Limits, Player
@@ -22,16 +21,14 @@ from tandem_rollout.environments import EnvThreads
 from tandem_rollout.replica import Bounds, Replica
 from tandem_rollout.servicer import SERVICE, RolloutServicer
 
-log = get_logger(__name__)
-
 
 @dataclass(frozen=True, slots=True)
 class RolloutService:
-    """A running replica."""
+    """A running replica. `ended` raises Unavailable once its engine is of no use any more: the process has to end."""
 
     replica: Replica
     server: RunningServer
-    watch: asyncio.Task[None]
+    ended: asyncio.Future[None]
 
     @property
     def address(self) -> str:
@@ -40,7 +37,7 @@ class RolloutService:
 
     async def stop(self) -> None:
         """Let running calls end, then stop the engine."""
-        self.watch.cancel()
+        self.ended.cancel()
         await self.server.stop()
         await self.replica.close()
 
@@ -65,7 +62,7 @@ async def start(
     except UserError:
         await serving.close()
         raise
-    return RolloutService(serving, server, asyncio.create_task(_watch(engine, server)))
+    return RolloutService(serving, server, asyncio.ensure_future(_end(engine, server)))
 
 
 async def start_engine(config: Config, base: BaseModel, seed: int) -> Engine:
@@ -95,8 +92,8 @@ def build_replica(config: Config, engine: Engine, base: BaseModel) -> Replica:
     return Replica(engine, Player(engine, base.chat, environments, limits), rules, bounds, config.sync.folder)
 
 
-async def _watch(engine: Engine, server: RunningServer) -> None:
-    """Health follows the engine: this process may outlive it."""
-    await engine.died()
-    log.error("the engine died; reporting NOT_SERVING")
+async def _end(engine: Engine, server: RunningServer) -> None:
+    """With its engine: this process may outlive it."""
+    why = await engine.died()
     await server.set_serving(False)
+    raise Unavailable(f"{why}; this replica must be replaced")

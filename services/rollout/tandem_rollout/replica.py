@@ -20,6 +20,7 @@ from tandem.types import (
     RolloutTask,
     ShardRef,
     StaleRequest,
+    StopReason,
     TrajectoryGroup,
     Unavailable,
     UserError,
@@ -85,7 +86,9 @@ class Replica:
             raise StaleRequest(f"version {task.policy_version} was asked for, it serves {served}")
         async with aclosing(self.player.play(task)) as groups:
             async for group in groups:
-                if not self.engine.healthy:  # what it cut off are no episodes: others can play the whole group
+                # What its end cut off are no episodes: others can play the whole group. It may have hung since an
+                # answer that came: then a deadline cut them off, and whether it lives must be asked.
+                if not self.engine.healthy or (_cut_off(group) and not await self.engine.answers()):
                     raise Unavailable("the engine died while it played; this replica must be replaced")
                 yield group
 
@@ -185,3 +188,7 @@ class Replica:
         await self.player.close()
         await self.engine.close()
         self._folder.close()
+
+
+def _cut_off(group: TrajectoryGroup) -> bool:
+    return any(member.stop_reason in (StopReason.ENGINE_ERROR, StopReason.DEADLINE) for member in group.trajectories)

@@ -93,7 +93,10 @@ class StubEngine:
 
     async def wake(self) -> None: ...
 
-    async def died(self) -> None:
-        await asyncio.Event().wait()
+    async def answers(self) -> bool:
+        return self.healthy
+
+    async def died(self) -> str:
+        return await asyncio.get_running_loop().create_future()
 
     async def close(self) -> None: ...

@@ -6,6 +6,8 @@ from __future__ import annotations
 import asyncio
 import io
 import itertools
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +31,7 @@ from tandem.types import (
     RolloutTask,
     Sampling,
     Trajectory,
+    Unavailable,
     UserError,
 )
 from tandem_rollout.adapters import AdapterRules, stage_adapter
@@ -36,6 +39,7 @@ from tandem_rollout.base_model import BaseModel
 from tandem_rollout.core import Limits, Player
 from tandem_rollout.engine import Completion, ContextFull, LocalAdapter, Request
 from tandem_rollout.environments import EnvThreads
+from tandem_rollout.replica import Bounds, Replica
 
 pytestmark = [pytest.mark.vllm, pytest.mark.asyncio(loop_scope="session")]
 Publish = Callable[..., AdapterRef]
@@ -294,3 +298,33 @@ async def test_images_of_several_sizes_and_repeats(engine: Any, base: BaseModel)
     runs = [len(list(run)) for token, run in itertools.groupby(made.prompt_ids) if token == base.chat.image_id]
     assert runs == tokens
     assert check_parity(reference(base), made, [frame.png for frame in shown]) < TOLERANCE
+
+
+async def test_an_engine_that_stops_after_it_has_answered_others_fails_no_episode(
+    engine: Any, base: BaseModel, tmp_path: Path
+) -> None:
+    """What a request's deadline then cuts off is none: the whole group is to be played elsewhere."""
+    from tandem_rollout.engine_vllm.pulse import Pulse  # vLLM's environment stands now
+
+    await engine.serve(None)
+    player = Player(engine, base.chat, EnvThreads(envs.make, 60), Limits(8, 120, 14))
+    replica = Replica(
+        engine, player, AdapterRules(base, RANK, True), Bounds("maze2d:tiny", ()), str(tmp_path / "adapters")
+    )
+    task = RolloutTask("maze2d:tiny", (3,), 1, 0, Sampling(max_tokens=900), ContextPolicy(1), 1, 11)
+    process = engine.llm.engine_core.resources.engine_manager.processes[0]
+    lives, engine.pulse = engine.pulse, Pulse(engine.llm, 3.0)
+    try:
+        playing = asyncio.ensure_future(anext(replica.rollout(task)))
+        while not replica.status().episodes_running:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        await engine.generate(Request(prompt(base), frames(1), Sampling(max_tokens=1), 0))
+        assert not playing.done()
+        os.kill(process.pid, signal.SIGSTOP)
+        with pytest.raises(Unavailable, match="must be replaced"):
+            await playing
+        assert not engine.healthy and "answers nothing" in await engine.died()
+    finally:
+        os.kill(process.pid, signal.SIGCONT)
+        engine.pulse = lives
+    assert engine.healthy

@@ -10,11 +10,9 @@ from typing import Any
 
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
-from vllm.exceptions import VLLMClientError, VLLMError
 from vllm.lora.request import LoRARequest
 from vllm.platforms import current_platform
 from vllm.v1.engine.async_llm import AsyncLLM
-from vllm.v1.engine.exceptions import EngineDeadError
 
 from tandem.config import Config
 from tandem.model.chat import ChatFormat
@@ -26,6 +24,7 @@ from tandem_rollout.base_model import BaseModel
 from tandem_rollout.engine import Completion, ContextFull, LocalAdapter, Request
 from tandem_rollout.engine_vllm import probe
 from tandem_rollout.engine_vllm.prompts import PromptBuilder
+from tandem_rollout.engine_vllm.pulse import Pulse
 from tandem_rollout.engine_vllm.settings import engine_args, sampling_params
 
 log = get_logger(__name__)
@@ -81,13 +80,13 @@ class EngineVllm:
     def __init__(self, llm: _Llm, chat: ChatFormat, config: Config) -> None:
         self.llm, self.chat = llm, chat
         self.model, settings = config.model, config.rollout.engine
-        self.timeout_s, self.max_model_len = settings.request_timeout_s, settings.max_model_len
+        self.max_model_len = settings.max_model_len
+        self.pulse = Pulse(llm, settings.request_timeout_s)
         self._has_sleep_mode = not current_platform.is_cpu()
         self.prompts = PromptBuilder(llm, chat)
         self._serving = _Served(0, None)
         self._numbers = itertools.count(1)  # of adapters
         self._names = map(str, itertools.count(1))  # of requests
-        self._finished, self._hangs = 0, False
 
     @staticmethod
     async def start(config: Config, base: BaseModel, seed: int) -> EngineVllm:
@@ -108,7 +107,7 @@ class EngineVllm:
 
     @property
     def healthy(self) -> bool:
-        return not (self.llm.errored or self._hangs)
+        return not (self.llm.errored or self.pulse.hangs)
 
     @property
     def policy_version(self) -> int:
@@ -144,11 +143,11 @@ class EngineVllm:
     async def _paused(self, *, clear_cache: bool) -> AsyncIterator[None]:
         """Nothing is computed meanwhile; whatever happens, it goes on afterwards."""
         try:
-            async with self._guarded("pause"):
+            async with self.pulse.guarded("pause"):
                 await self.llm.pause_generation(mode="keep", clear_cache=clear_cache)
             yield
         finally:
-            async with self._guarded("resume"):
+            async with self.pulse.guarded("resume"):
                 await self.llm.resume_generation()
 
     async def _queue(self, request: Request, answers: list[asyncio.Task[Completion]]) -> None:
@@ -198,28 +197,30 @@ class EngineVllm:
             raise
         old, self._serving = self._serving, new
         try:
-            async with deadline(2 * self.timeout_s, "draining the old adapter's requests"):
+            async with deadline(2 * self.pulse.timeout_s, "draining the old adapter's requests"):
                 await old.idle.wait()
             await self._remove(old)
         except Unavailable as problem:  # the new one is served: what is left of the old one is a question of health
             log.error("version %d could not be let go: %s", old.version, problem)
-            self._hangs = True
+            self.pulse.lost(str(problem))
         return sum(new.policy.logprobs)
 
     async def sleep(self) -> bool:
         if self._has_sleep_mode:
-            async with self._guarded("sleep"):
+            async with self.pulse.guarded("sleep"):
                 await self.llm.sleep(level=1)
         return self._has_sleep_mode
 
     async def wake(self) -> None:
         if self._has_sleep_mode:
-            async with self._guarded("wake"):
+            async with self.pulse.guarded("wake"):
                 await self.llm.wake_up()
 
-    async def died(self) -> None:
-        assert self.llm.output_handler is not None
-        await asyncio.wait({self.llm.output_handler})
+    async def answers(self) -> bool:
+        return await self.pulse.answers()
+
+    async def died(self) -> str:
+        return await self.pulse.lost_for()
 
     async def close(self) -> None:
         handler, llm = self.llm.output_handler, self.llm
@@ -233,36 +234,18 @@ class EngineVllm:
     ) -> Any:
         """The finished vLLM RequestOutput of one request."""
         with served:
-            async with self._guarded("request"):
+            async with self.pulse.guarded("request"):
                 prompt = self.prompts.build(prompt_ids, frames)
                 stream = self.llm.generate(prompt, params, name, lora_request=served.lora)
                 outputs = [output async for output in stream]  # FINAL_ONLY: one
         if not outputs:
             raise Unavailable("the engine ended the request without an answer")
-        self._finished += 1
+        self.pulse.answered()
         return outputs[-1]
-
-    @asynccontextmanager
-    async def _guarded(self, what: str) -> AsyncIterator[None]:
-        """A deadline around an engine call, and Tandem's exceptions out of it."""
-        finished = self._finished
-        try:
-            async with deadline(self.timeout_s, f"engine {what}"):
-                yield
-        except EngineDeadError as problem:
-            raise Unavailable("the engine is dead; this replica must be replaced") from problem
-        except VLLMClientError as problem:
-            raise UserError(f"the engine refuses the {what}: {problem}") from problem
-        except VLLMError as problem:
-            raise Unavailable(f"engine {what} failed: {problem.__cause__ or problem}") from problem
-        except Unavailable:
-            # Slow is no reason to be replaced; not one request answered in the whole time is.
-            self._hangs = self._hangs or finished == self._finished
-            raise
 
     async def _add(self, new: _Served) -> None:
         assert new.lora is not None
-        async with self._guarded("adapter load"):
+        async with self.pulse.guarded("adapter load"):
             problem = await _outcome(self.llm.add_lora(new.lora))
             if type(problem) is Exception:  # vLLM's bare wrapping of what its process raised
                 reason = f"the engine refuses adapter {new.lora.lora_name}: {problem}"
@@ -272,7 +255,7 @@ class EngineVllm:
 
     async def _remove(self, old: _Served) -> None:
         if old.lora is not None and not self.llm.errored:
-            async with self._guarded("adapter removal"):
+            async with self.pulse.guarded("adapter removal"):
                 await self.llm.remove_lora(old.lora.lora_int_id)
 
     async def _probed(self, new: _Served, adapter: LocalAdapter | None) -> probe.Policy:
