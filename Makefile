@@ -133,13 +133,18 @@ chaos: install  ## kill, stop and slow all there is of a run on a Ray cluster of
 test-chaos: install  ## crashes and pauses at random: minutes
 	$(PY) -m pytest tests/chaos $(ARGS)
 
+.PHONY: dashboards
+dashboards: install  ## generate deploy/grafana/dashboards and deploy/prometheus/rules from scripts/observability
+	$(PY) -m scripts.observability
+
 .PHONY: lint
-lint: install  ## style, who may import whom, house rules, Dockerfiles, protos, types
+lint: install  ## style, who may import whom, house rules, dashboards, Dockerfiles, protos, types
 	@command -v git >/dev/null || { echo 'lint: git is missing; it lists the files to look at (Debian: sudo make system-deps)' >&2; exit 2; }
 	$(VENV)/bin/ruff check $(CODE)
 	$(VENV)/bin/ruff format --check $(CODE)
 	$(VENV)/bin/lint-imports --no-logo
 	$(PY) scripts/house_rules.py
+	$(PY) -m scripts.observability --check
 	$(VENV)/bin/hadolint docker/*.Dockerfile
 	@$(MAKE) --no-print-directory proto-check type
 
