@@ -37,12 +37,16 @@ def train(
     if restarts:
         from tandem_controller.restarting import run_restarting  # noqa: PLC0415 - see above
 
-        given = [str(recipe), *(overrides or []), *(["--resume"] if resume else []), *(["--force"] if force else [])]
-        raise typer.Exit(run_restarting("train", given, Path(config.run.dir) / config.run.name, restarts, Console()))
+        arguments = [str(recipe), *_arguments(overrides, resume, force)]
+        raise typer.Exit(
+            run_restarting("train", arguments, Path(config.run.dir) / config.run.name, restarts, Console())
+        )
+    from tandem_controller.machine import given  # noqa: PLC0415 - see above
     from tandem_controller.main import run_training  # noqa: PLC0415 - see above
 
     console = Console()
-    if run_training(config, resume, force, console):
+    asked = given("train", recipe, _arguments(overrides, resume, force), config)
+    if run_training(config, resume, force, console, asked):
         _print_next(console, recipe, overrides)
 
 
@@ -87,11 +91,18 @@ def sft(
 ) -> None:
     """Fine-tune on demonstrations: recorded episodes, or an environment's expert. Makes an adapter or a whole model."""
     config = _config(recipe, [*(overrides or []), "learner.algo.loss=sft"], print_config)
+    from tandem_controller.machine import given  # noqa: PLC0415 - see above
     from tandem_controller.sft import run_sft  # noqa: PLC0415 - see above
 
     console = Console()
-    if run_sft(config, resume, force, console):
+    asked = given("sft", recipe, _arguments(overrides, resume, force), config)
+    if run_sft(config, resume, force, console, asked):
         _print_next(console, recipe, overrides)
+
+
+def _arguments(overrides: list[str] | None, resume: bool, force: bool) -> list[str]:
+    """What was given beside the recipe, but for how often to start again."""
+    return [*(overrides or []), *(["--resume"] if resume else []), *(["--force"] if force else [])]
 
 
 def _config(recipe: Path, overrides: list[str], print_only: bool) -> Config:

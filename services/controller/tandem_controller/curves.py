@@ -40,8 +40,7 @@ def key(name: str) -> Read:
 
     def read(row: Row) -> float | None:
         value = row.get(name)
-        good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
-        return float(value) if good else None
+        return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
     return read
 

@@ -33,6 +33,9 @@ class Given:
     changed: tuple[str, ...] = ()
 
 
+NOTHING = Given()
+
+
 def given(verb: str, recipe: Path, arguments: Sequence[str], config: Config) -> Given:
     """The command `tandem VERB recipe arguments`, whose config is this one."""
     command = shlex.join(["tandem", verb, str(recipe), *arguments])

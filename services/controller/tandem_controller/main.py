@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from tandem_controller import preflight, report
 from tandem_controller.evaluate import evaluate
 from tandem_controller.hosts import Hosts
 from tandem_controller.loop import Stopwatch, start, train
+from tandem_controller.machine import NOTHING, Given
 from tandem_controller.mirrored import mirror_caught_up
 from tandem_controller.outcomes import Evaluation, as_json
 from tandem_controller.pace import Pace
@@ -29,9 +30,11 @@ from tandem_controller.progress import Progress
 from tandem_controller.recording import recording
 from tandem_controller.recoveries import Recoveries
 from tandem_controller.replicas import Replicas
+from tandem_controller.reported import reported
 from tandem_controller.run_controls import controlled
 from tandem_controller.run_dir import RunDir, find_run_dir, open_run_dir, resolved, unused_store, write_json
 from tandem_controller.services import History, Services, adapter_of
+from tandem_controller.sessions import FINISHED, STOPPED
 from tandem_controller.suites import DEFAULT, Suite, training_plan
 from tandem_controller.supervisor import Supervisor
 from tandem_controller.tables import print_evaluation
@@ -39,8 +42,8 @@ from tandem_controller.tables import print_evaluation
 T = TypeVar("T")
 
 
-def run_training(config: Config, resume: bool, force: bool, console: Console) -> bool:
-    """Train as the config says; whether there is now an adapter, and tasks, for a plain `tandem eval`.
+def run_training(config: Config, resume: bool, force: bool, console: Console, asked: Given = NOTHING) -> bool:
+    """Train as the config says and was `asked`; whether there is now an adapter, and tasks, for a plain `tandem eval`.
 
     Raises:
         UserError: the config, the machine or the store cannot do it; the run directory is untouched then.
@@ -57,7 +60,7 @@ def run_training(config: Config, resume: bool, force: bool, console: Console) ->
     past = with_steps(past, config, path, open_journal(config, path), RunDir(path).rows())
     with deployed(config, config.run.name, rewind_to=past.reached if resume else None) as deployment:
         console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {path}", highlight=False)
-        return asyncio.run(_session(config, past, wanted.suites, console, path, deployment, began))
+        return asyncio.run(_session(config, past, wanted.suites, console, path, deployment, began, asked))
 
 
 def found(config: Config, resume: bool, force: bool, console: Console) -> tuple[Path, Past]:
@@ -86,9 +89,14 @@ async def _session(
     path: Path,
     deployment: Deployment,
     began: float,
+    asked: Given,
 ) -> bool:
     history = partial(learned, open_journal(config, path))
-    async with stop_on_signal(console) as stop, connected(deployment, config, history, console, stop) as supervisor:
+    async with (
+        stop_on_signal(console) as stop,
+        connected(deployment, config, history, console, stop) as supervisor,
+        AsyncExitStack() as ends,
+    ):
         services = supervisor.services
         await services.fleet.check(services.base_model)
         position = await start(services, config, past, history)
@@ -102,6 +110,7 @@ async def _session(
                 return await unless(stop, evaluate(services.fleet, config, adapter, suites, save))
 
         pace = Pace(config.rollout.groups_per_step, run.rows())
+        told = ends.enter_context(reported(config, asked, run, supervisor, pace, seconds))
         async with (
             controlled(supervisor, run, watch, pace, console),
             recording(run.path, config, position.version) as recorder,
@@ -115,6 +124,7 @@ async def _session(
                 position = await train(services, config, run, past, position, progress, recorder, watch, stop)
             after = await evaluated("after", position.version)
         if after is None:
+            told.how = STOPPED
             console.print(f"stopped and saved at version {position.version}; continue with --resume", highlight=False)
             return False
         write_json(run.path / "eval-after.json", as_json(after))
@@ -122,6 +132,7 @@ async def _session(
         report.write(run, config, before, after, seconds)
         report.animate(run, console)
         report.print_phases(console, run, seconds)
+        told.how = FINISHED
     return any(suite.name in DEFAULT for suite in suites)
 
 

@@ -23,7 +23,7 @@ from tandem_controller.telling import one_line
 
 log = get_logger(__name__)
 HTML, MARKDOWN = "report.html", "report.md"
-SPECIAL = "\\`*_{}[]<>()#+!|~&"  # in Markdown
+SPECIAL = "\\`*_[]<>#|~&"  # in Markdown
 
 
 def report(

@@ -6,6 +6,7 @@ Dynamic sampling (Yu et al., "DAPO", 2025): a group whose members all fare alike
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,6 +30,7 @@ class Played:
         episodes = [trajectory for group in self.groups for trajectory in group.trajectories]
         turns = [turn for trajectory in episodes for turn in trajectory.turns]
         staleness = [self.version - group.oldest_version for group in self.groups]
+        stops = [str(trajectory.stop_reason) for trajectory in episodes]
         returns = [trajectory.total_return for group in self.groups for trajectory in group.valid_members]
         return {
             "rollout/groups_played": len(self.groups),
@@ -43,6 +45,7 @@ class Played:
             "rollout/staleness_mean": sum(staleness) / max(1, len(staleness)),
             "rollout/staleness_max": max(staleness, default=0),
             "rollout/failed_episodes": sum(t.stop_reason.failed for t in episodes),
+            **{f"rollout/stop/{reason}": count for reason, count in sorted(Counter(stops).items())},
             **self.fleet,
         }
 

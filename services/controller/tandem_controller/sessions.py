@@ -78,7 +78,9 @@ def session(folder: Path, began: Began) -> Iterator[Open]:
     try:
         yield opened
     except BaseException as problem:
-        opened.how, why = FAILED, one_line(f"{type(problem).__name__}: {problem}")
+        by_hand = not isinstance(problem, Exception)
+        opened.how = FAILED
+        why = "ended at once, by hand" if by_hand else one_line(f"{type(problem).__name__}: {problem}")
         raise
     finally:
         deaths = tuple(map(_death, opened.recoveries))

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
 
@@ -23,19 +24,22 @@ from tandem_controller import preflight
 from tandem_controller.demonstrations import Demonstrations, open_demonstrations
 from tandem_controller.journal import Position
 from tandem_controller.loop import Stopwatch, described, go_on, learn, save, save_what_can_be
+from tandem_controller.machine import NOTHING, Given
 from tandem_controller.main import connected, found, stop_on_signal, timed
 from tandem_controller.pace import Pace
 from tandem_controller.past import Past
 from tandem_controller.progress import Progress
+from tandem_controller.reported import reported
 from tandem_controller.run_controls import controlled
 from tandem_controller.run_dir import RunDir, open_run_dir, resolved, write_json
 from tandem_controller.saver import Saver
 from tandem_controller.services import Services, publish
+from tandem_controller.sessions import FINISHED, STOPPED
 from tandem_controller.suites import default_names
 
 
-def run_sft(config: Config, resume: bool, force: bool, console: Console) -> bool:
-    """Fine-tune as the config says; whether there is now an adapter, and tasks, for a plain `tandem eval`.
+def run_sft(config: Config, resume: bool, force: bool, console: Console, asked: Given = NOTHING) -> bool:
+    """Fine-tune as the config says and was `asked`; whether there is now an adapter, and tasks, for `tandem eval`.
 
     Raises:
         UserError: config, machine, store or demonstrations cannot do it; the run directory is untouched then.
@@ -48,7 +52,7 @@ def run_sft(config: Config, resume: bool, force: bool, console: Console) -> bool
     path, past = found(config, resume, force, console)
     with deployed(config, config.run.name, rollouts=False, rewind_to=past.version if resume else None) as deployment:
         console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {path}", highlight=False)
-        return asyncio.run(_session(config, past, console, path, deployment, demonstrations))
+        return asyncio.run(_session(config, past, console, path, deployment, demonstrations, asked))
 
 
 async def _session(
@@ -58,23 +62,31 @@ async def _session(
     path: Path,
     deployment: Deployment,
     demonstrations: Demonstrations,
+    asked: Given,
 ) -> bool:
     seconds: dict[str, float] = {}
     history = partial(imitated, demonstrations)
-    async with stop_on_signal(console) as stop, connected(deployment, config, history, console, stop) as supervisor:
+    async with (
+        stop_on_signal(console) as stop,
+        connected(deployment, config, history, console, stop) as supervisor,
+        AsyncExitStack() as ends,
+    ):
         services = supervisor.services
         position = await go_on(services, config, past, history)
         run = open_run_dir(path, config, past)
         pace, watch = Pace(rows=run.rows()), Stopwatch()
+        told = ends.enter_context(reported(config, asked, run, supervisor, pace, seconds))
         progress = Progress(console, config.run.steps, position.version, pace)
         async with controlled(supervisor, run, watch, pace, console):
             with timed(seconds, "training"), progress:
                 position = await tune(services, config, run, position, demonstrations, progress, watch, stop)
         if position.version < config.run.steps:
+            told.how = STOPPED
             console.print(f"stopped and saved at version {position.version}; continue with --resume", highlight=False)
             return False
         ref, _ = await services.checkpoints.get(services.weights, position.version)
         report(console, config, run, services.weights, ref, seconds)
+        told.how = FINISHED
         return services.weights is PublishKind.ADAPTER and bool(default_names(config))
 
 

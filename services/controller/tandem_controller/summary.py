@@ -1,4 +1,4 @@
-"""What a run's folder says of it, gathered for its report: of runs that go on, were cut off, or are old, what there is."""
+"""What a run's folder says of it, gathered for its report; of runs that go on, were cut off or old what there is."""
 
 from __future__ import annotations
 

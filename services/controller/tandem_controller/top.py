@@ -16,8 +16,9 @@ from tandem.types import RunStatus, UserError
 from tandem_controller.control import read_control
 from tandem_controller.control_cli import RunDir, connected
 from tandem_controller.live import view
-from tandem_controller.run_dir import RunDir as Folder
+from tandem_controller.pages import HTML
 from tandem_controller.screen import drawable, plain, shown
+from tandem_controller.sessions import FINISHED, STOPPED, read_sessions
 from tandem_controller.status_tables import ago
 
 PATIENCE_S = 600.0
@@ -72,13 +73,19 @@ class Watcher:
 
 
 def ended(run_dir: Path, status: RunStatus) -> str:
-    """The line that says that a run has ended and how far it came; nothing where its controller may come back."""
+    """The line that says that a run has ended, how, and how far it came; nothing where its controller may come back,
+    for it was killed, or has yet to write its report."""
     if read_control(run_dir) is not None:
         return ""
-    version = max((row["version"] for row in Folder(run_dir).rows()), default=status.version)
-    if version >= status.steps:
-        return f"{status.name} has ended: {version} of {status.steps} steps; its report: {run_dir}"
-    return f"{status.name} has stopped at step {version} of {status.steps}; --resume continues it"
+    sessions = read_sessions(run_dir)
+    last = sessions[-1].ended if sessions else None
+    if last is None:
+        return ""
+    far = f"at step {last.version} of {status.steps}"
+    if last.how == FINISHED:
+        return f"{status.name} has finished {far}; its report: {run_dir / HTML}"
+    why = f": {last.why}" if last.why else ""
+    return f"{status.name} has {'been ' * (last.how == STOPPED)}{last.how} {far}{why}; --resume continues it"
 
 
 def top(

@@ -13,10 +13,13 @@ from control_runs import STEPPED, Run
 from terminal import Terminal
 from test_control import dead_pid, tandem
 
-from tandem.types import RunStatus
+from tandem.types import RunStatus, UserError
 from tandem_controller.control import Control, serve_controls, write_control
 from tandem_controller.past import CONFIG_FILE, FACTS_FILE
-from tandem_controller.run_dir import RunDir
+from tandem_controller.sessions import FINISHED, STOPPED, Began, session
+from tandem_controller.top import ended
+
+BEGAN = Began(1_000_000.0, 12, "tandem train r.yaml", "/work", "0.1.0", 0, {})
 
 
 @pytest.fixture
@@ -47,11 +50,13 @@ async def test_a_run_is_watched_over_a_restart_to_its_end(run_dir: Path) -> None
         run.told = replace(STEPPED, version=14)
         async with serve_controls(run, run_dir):
             await asyncio.to_thread(terminal.until, lambda it: "maze  step 14 of 80" in it.lines[0])
-            assert "waiting for its controller" not in "\n".join(terminal.lines)
-            RunDir(run_dir).log({"version": 80})
+            await asyncio.to_thread(terminal.until, lambda it: "waiting for its con" not in "\n".join(it.lines))
+        assert not terminal.process.poll(), "it has not said yet how it ended"
+        with session(run_dir, BEGAN) as told:
+            told.version, told.how = 80, FINISHED
         assert await asyncio.to_thread(terminal.wait) == 0
         last = terminal.raw.decode().rpartition("\x1b[?1049l")[2]
-        assert f"maze has ended: 80 of 80 steps; its report: {run_dir}" in last.replace("\r\n", "")
+        assert f"maze has finished at step 80 of 80; its report: {run_dir}/report.html" in last.replace("\r\n", "")
 
 
 async def test_ctrl_c_ends_it_and_gives_the_screen_back(run_dir: Path) -> None:
@@ -91,3 +96,18 @@ async def test_without_a_terminal_a_line_for_each_change(run_dir: Path) -> None:
     ]
     assert out.splitlines()[2].startswith("waiting for its controller: ") and len(out.splitlines()) == 3
     assert code == 2 and err.count("\n") == 1 and "ended without a word" in err
+
+
+def test_how_a_run_ended_is_told(run_dir: Path) -> None:
+    assert ended(run_dir, STEPPED) == "", "nobody knows yet"
+    with session(run_dir, BEGAN) as told:
+        told.version, told.how = 40, STOPPED
+    assert ended(run_dir, STEPPED) == "maze has been stopped at step 40 of 80; --resume continues it"
+    with pytest.raises(UserError), session(run_dir, BEGAN) as told:
+        assert ended(run_dir, STEPPED) == "", "another has begun"
+        told.version = 41
+        raise UserError("the disk is\nfull")
+    assert (
+        ended(run_dir, STEPPED)
+        == "maze has failed at step 41 of 80: UserError: the disk is full; --resume continues it"
+    )
