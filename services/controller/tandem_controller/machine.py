@@ -10,12 +10,12 @@ import socket
 import subprocess
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tandem.config import Config, load_recipe
-from tandem.config.changes import changes
+from tandem.config.changes import Effect, changes
 from tandem.types import UserError
 from tandem_controller.past import code_version
 from tandem_controller.sessions import Began
@@ -43,15 +43,16 @@ def given(verb: str, recipe: Path, arguments: Sequence[str], config: Config) -> 
         plain = load_recipe(recipe)
     except UserError:  # it needs an override to be whole
         return Given(command, tuple(item for item in arguments if "=" in item))
-    return Given(command, tuple(map(str, changes(plain.model_dump(mode="json"), config))))
+    found = changes(plain.model_dump(mode="json"), config)
+    return Given(command, tuple(str(replace(change, effect=Effect.HARMLESS)) for change in found))  # it is no resume
 
 
-def beginning(config: Config, asked: Given, at: int) -> Began:
-    """Of a session that goes on from a version, now and here."""
+def beginning(config: Config, asked: Given, version: int, since_s: float = 0.0) -> Began:
+    """Of a session that goes on from a version, here, since so many seconds."""
     wanted = max(config.rollout.replicas, config.learner.world_size)
     return Began(
-        at=time.time(),
-        version=at,
+        at=time.time() - since_s,
+        version=version,
         command=asked.command,
         folder=str(Path.cwd()),
         code=code_version(),

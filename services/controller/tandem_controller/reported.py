@@ -23,10 +23,11 @@ def reported(
     pace: Pace,
     seconds: Mapping[str, float],
 ) -> Iterator[Open]:
-    """The body says in `how` that it finished or was stopped; else it has failed. `seconds`, by phase, may be filled in
-    until it ends."""
+    """A session that began `seconds["start"]` ago, where that is known. The body says in `how` that it finished or was
+    stopped; else it has failed. `seconds`, by phase, may be filled in until it ends."""
     try:
-        with session(run.path, beginning(config, asked, supervisor.services.version)) as told:
+        began = beginning(config, asked, supervisor.services.version, seconds.get("start", 0.0))
+        with session(run.path, began) as told:
             told.seconds = seconds
             try:
                 yield told

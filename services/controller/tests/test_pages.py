@@ -140,7 +140,7 @@ def test_how_long_and_how_dear(folder: Path) -> None:
     run = gather(folder)
     assert run.held == (3600.0, 1800.0) and run.cost and (run.cost.hours, run.cost.gpu_hours) == (1.5, 3.0)
     assert run.state == "ended without a word: 5 of 4 steps"
-    assert "3.00 GPU-hours" in as_markdown(run) and "not ended, or killed" in as_markdown(run)
+    assert "1.5 hours at work, 3 GPU-hours." in as_markdown(run) and "not ended, or killed" in as_markdown(run)
 
 
 def test_a_failure_says_why(folder: Path) -> None:
