@@ -90,6 +90,13 @@ bench: install  ## measure: figures, not tests
 plan-check: install  ## what `tandem plan` foresees against real processes of a 170 M model, within 10%: about a minute
 	$(PY) -m pytest tests/bench/check_plan.py --override-ini=python_files='check_*.py' -s $(ARGS)
 
+TRACKERS := $(VENV)/trackers
+
+.PHONY: trackers-check
+trackers-check: install  ## real Weights & Biases (offline) and MLflow (SQLite), installed aside and read back: about half a minute
+	$(PY) -m pip install --quiet --no-deps --upgrade --target $(TRACKERS) -r requirements/trackers.txt
+	PYTHONPATH=$(TRACKERS) $(PY) -m pytest services/controller/tests/test_tracking.py $(ARGS)
+
 .PHONY: soak
 soak: install  ## a day of episodes, compressed: 100,000 through simulated engines and real services (SOAK_EPISODES=n)
 	$(PY) -m pytest tests/bench/check_soak.py --override-ini=python_files='check_*.py' -s $(ARGS)

@@ -8,6 +8,7 @@ from tandem.config.load import dump_yaml, load_recipe
 from tandem.config.obs import ObsConfig
 from tandem.config.security import SecurityConfig
 from tandem.config.store import CheckpointConfig, SyncConfig
+from tandem.config.trackers import TrackersConfig
 from tandem.config.tree import (
     ClusterConfig,
     Config,
@@ -41,6 +42,7 @@ __all__ = [
     "SftConfig",
     "SimulatedConfig",
     "SyncConfig",
+    "TrackersConfig",
     "dump_yaml",
     "load_recipe",
 ]

@@ -85,6 +85,7 @@ EFFECTS: Mapping[str, Effect] = {
     "security.*": Effect.HARMLESS,
     "sync.*": Effect.HARMLESS,
     "obs.*": Effect.HARMLESS,
+    "trackers.*": Effect.HARMLESS,
 }
 
 

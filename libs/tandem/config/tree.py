@@ -16,6 +16,7 @@ from tandem.config.record import RecordConfig
 from tandem.config.section import LEAST_TEMPERATURE, MOST_TEMPERATURE, NonNegative, Positive, Section, Share
 from tandem.config.security import SecurityConfig
 from tandem.config.store import CheckpointConfig, SyncConfig
+from tandem.config.trackers import TrackersConfig
 
 
 class RunConfig(Section):
@@ -169,6 +170,7 @@ class Config(Section):
     eval: EvalConfig = EvalConfig()
     record: RecordConfig = RecordConfig()
     obs: ObsConfig = ObsConfig()
+    trackers: TrackersConfig = TrackersConfig()
 
     @property
     def store_url(self) -> str:

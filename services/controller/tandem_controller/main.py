@@ -38,6 +38,7 @@ from tandem_controller.sessions import FINISHED, STOPPED
 from tandem_controller.suites import DEFAULT, Suite, training_plan
 from tandem_controller.supervisor import Supervisor
 from tandem_controller.tables import print_evaluation
+from tandem_controller.tracking import check_trackers, tracked
 
 T = TypeVar("T")
 
@@ -52,6 +53,7 @@ def run_training(config: Config, resume: bool, force: bool, console: Console, as
     if config.learner.trainable == "full" or config.learner.algo.supervised:
         raise UserError("learner.trainable full and learner.algo.loss sft are `tandem sft`'s: engines serve adapters")
     config = resolved(config)
+    check_trackers(config)
     console.print(preflight.words(config, preflight.check(config)), highlight=False)
     wanted = training_plan(config)
     for line in wanted.remarks:
@@ -111,15 +113,17 @@ async def _session(
 
         pace = Pace(config.rollout.groups_per_step, run.rows())
         told = ends.enter_context(reported(config, asked, run, supervisor, pace, seconds))
+        tracking = await ends.enter_async_context(tracked(config, run, position.version, told))
         async with (
             controlled(supervisor, run, watch, pace, console),
             recording(run.path, config, position.version) as recorder,
         ):
             before = report.read_before(run, console) if position.version else None
             if suites and not position.version and (before := await evaluated("before", 0)):
+                tracking.evaluation(before)
                 write_json(run.path / report.BEFORE, as_json(before))
                 print_evaluation(console, "before training", before)
-            progress = Progress(console, config.run.steps, position.version, pace)
+            progress = Progress(console, config.run.steps, position.version, pace, tracking.step)
             with timed(seconds, "training"), progress:
                 position = await train(services, config, run, past, position, progress, recorder, watch, stop)
             after = await evaluated("after", position.version)
@@ -127,6 +131,7 @@ async def _session(
             told.how = STOPPED
             console.print(f"stopped and saved at version {position.version}; continue with --resume", highlight=False)
             return False
+        tracking.evaluation(after)
         write_json(run.path / "eval-after.json", as_json(after))
         print_evaluation(console, f"after {position.version} steps", after)
         report.write(run, config, before, after, seconds)

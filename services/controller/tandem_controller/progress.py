@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from rich.console import Console
@@ -16,13 +17,16 @@ from tandem_controller.screen import drawable
 class Progress:
     """Step, solve rate, time left. Use as a context manager."""
 
-    def __init__(self, console: Console, steps: int, done: int, pace: Pace) -> None:
+    def __init__(
+        self, console: Console, steps: int, done: int, pace: Pace, also: Callable[[dict], None] = lambda row: None
+    ) -> None:
+        """`also` gets every row."""
         self.console = console
         self.steps = steps
         self.first = self.last = done
         self.started = time.monotonic()
         self.without_signal = 0  # steps
-        self.pace = pace
+        self.pace, self._also = pace, also
 
     def __enter__(self) -> Progress:
         self.started = time.monotonic()
@@ -42,6 +46,7 @@ class Progress:
     def step(self, row: dict) -> None:
         """A step is done."""
         self.pace.step(row)
+        self._also(row)
         version = self.last = row["version"]
         if not drawable(self.console):
             self._say(self._line(row))

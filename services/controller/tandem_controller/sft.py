@@ -36,6 +36,7 @@ from tandem_controller.saver import Saver
 from tandem_controller.services import Services, publish
 from tandem_controller.sessions import FINISHED, STOPPED
 from tandem_controller.suites import default_names
+from tandem_controller.tracking import check_trackers, tracked
 
 
 def run_sft(config: Config, resume: bool, force: bool, console: Console, asked: Given = NOTHING) -> bool:
@@ -46,6 +47,7 @@ def run_sft(config: Config, resume: bool, force: bool, console: Console, asked: 
     """
     began = time.monotonic()
     config = resolved(config)
+    check_trackers(config)
     if not config.sft.episodes:
         preflight.check(config)
     demonstrations = open_demonstrations(config)
@@ -76,7 +78,8 @@ async def _session(
         run = open_run_dir(path, config, past)
         pace, watch = Pace(rows=run.rows()), Stopwatch()
         told = ends.enter_context(reported(config, asked, run, supervisor, pace, seconds))
-        progress = Progress(console, config.run.steps, position.version, pace)
+        tracking = await ends.enter_async_context(tracked(config, run, position.version, told))
+        progress = Progress(console, config.run.steps, position.version, pace, tracking.step)
         async with controlled(supervisor, run, watch, pace, console):
             with timed(seconds, "training"), progress:
                 position = await tune(services, config, run, position, demonstrations, progress, watch, stop)
