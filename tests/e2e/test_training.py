@@ -70,6 +70,7 @@ def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
         p.name for p in run.iterdir()
     }
     assert json.loads((run / "checkpoints/adapters/latest.json").read_text())["version"] == 3
+    assert "finished: 3 of 3 steps" in (run / "report.md").read_text() and (run / "report.html").exists()
     third = (run / "checkpoints/adapters/v00000003/adapter_model.safetensors").read_bytes()
     peft_model = PeftModel.from_pretrained(load_model(MODEL), str(run / "checkpoints/adapters/v00000003"))
     weights = {name: value for name, value in peft_model.named_parameters() if "lora_B" in name}
@@ -84,6 +85,8 @@ def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
     assert versions == list(range(1, len(versions) + 1))
     assert 4 <= versions[-1] < 50
     assert f"stopped and saved at version {versions[-1]}" in output
+    told = (run / "report.md").read_text()
+    assert f"stopped: {versions[-1]} of 50 steps" in told and "| finished at step 3 |" in told
     last = run / f"checkpoints/adapters/v{versions[-1]:08d}/adapter_model.safetensors"
     assert last.read_bytes() != third
     assert json.loads((run / "checkpoints/states/latest.json").read_text())["version"] == versions[-1]

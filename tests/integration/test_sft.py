@@ -67,7 +67,9 @@ def test_an_interrupted_run_goes_on_as_if_nothing_had_been(tmp_path: Path) -> No
     said, _ = process.communicate(timeout=120)
     done = len(rows(tmp_path, "a"))
     assert process.returncode == 0 and f"stopped and saved at version {done}; continue with --resume" in said
+    assert f"stopped: {done} of 500 steps" in (tmp_path / "a/report.md").read_text()
     assert "adapter published at" in run(tmp_path, "a", f"run.steps={done + 2}", "sft.skill=0.8", "--resume")
+    assert f"finished: {done + 2} of {done + 2} steps" in (tmp_path / "a/report.md").read_text()
     run(tmp_path, "b", f"run.steps={done + 2}", "sft.skill=0.8")
     assert [row["version"] for row in rows(tmp_path, "a")] == list(range(1, done + 3))
     assert [row["loss"] for row in rows(tmp_path, "a")] == [row["loss"] for row in rows(tmp_path, "b")]

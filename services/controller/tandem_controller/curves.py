@@ -12,6 +12,7 @@ WIDTH, HEIGHT = 520, 220
 LEFT, RIGHT, TOP, BOTTOM = 56, 12, 12, 26  # margins
 MOST = 400  # points drawn of a series; of more, means of neighbours
 TICKS = 4
+GREEDY = "fixed set, greedy"
 
 Row = Mapping[str, Any]
 Read = Callable[[Row], float | None]
@@ -59,7 +60,7 @@ def ratio(above: str, below: str) -> Read:
 DRAWN: tuple[tuple[str, Mapping[str, Read], float | None, float | None], ...] = (
     (
         "Solve rate",
-        {"training tasks, sampled": key("rollout/solve_rate"), "fixed set, greedy": key("eval_solve_rate")},
+        {"training tasks, sampled": key("rollout/solve_rate"), GREEDY: key("eval_solve_rate")},
         0.0,
         1.0,
     ),
@@ -91,20 +92,30 @@ DRAWN: tuple[tuple[str, Mapping[str, Read], float | None, float | None], ...] = 
 )
 
 
-def charts(rows: Sequence[Row], start: float | None = None) -> tuple[Chart, ...]:
-    """All that these rows of metrics.jsonl have figures for; `start` is the fixed set's solve rate before training."""
+def charts(rows: Sequence[Row], start: float | None = None, end: float | None = None) -> tuple[Chart, ...]:
+    """All that these rows of metrics.jsonl have figures for; `start` and `end` are the fixed set's solve rate before
+    and after training."""
     found = list[Chart]()
     for title, reads, low, high in DRAWN:
         series = list[Series]()
         for name, read in reads.items():
             points = [(float(row["version"]), value) for row in rows if (value := read(row)) is not None]
-            if name == "fixed set, greedy" and start is not None:
-                points.insert(0, (0.0, start))
+            if name == GREEDY:
+                points = _between(start, points, end, rows)
             if points:
                 series.append(Series(name, tuple(points)))
         if series:
             found.append(Chart(title, tuple(series), low, high))
     return tuple(found)
+
+
+def _between(
+    start: float | None, points: list[tuple[float, float]], end: float | None, rows: Sequence[Row]
+) -> list[tuple[float, float]]:
+    last = max((float(row["version"]) for row in rows), default=0.0)
+    first = [] if start is None else [(0.0, start)]
+    final = [] if end is None or last in {0.0, *(x for x, _ in points)} else [(last, end)]
+    return [*first, *points, *final]
 
 
 def svg(chart: Chart) -> str:

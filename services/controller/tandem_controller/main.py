@@ -123,6 +123,7 @@ async def _session(
                 tracking.evaluation(before)
                 write_json(run.path / report.BEFORE, as_json(before))
                 print_evaluation(console, "before training", before)
+            watch.lap()  # what came before is no step's
             progress = Progress(console, config.run.steps, position.version, pace, tracking.step)
             with timed(seconds, "training"), progress:
                 position = await train(services, config, run, past, position, progress, recorder, watch, stop)

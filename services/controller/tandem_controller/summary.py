@@ -100,7 +100,6 @@ def gather(folder: Path) -> Summary:
     version = max((row["version"] for row in rows), default=0)
     steps = config.run.steps if config else None
     held = tuple(held_s(sessions, rows[-1].get("time", 0.0) if rows else 0.0))
-    start = next((row["rate"] for row in before if row.get("suite") == FIXED and not row.get("temperature")), None)
     return Summary(
         name=config.run.name if config else folder.name,
         run_id=str(_json(folder / FACTS_FILE).get("run_id", "")),
@@ -109,7 +108,7 @@ def gather(folder: Path) -> Summary:
         version=version,
         steps=steps,
         made=time.time(),
-        charts=charts(rows, start),
+        charts=charts(rows, _fixed(before), _fixed(after)),
         suites=_suites(before, after, _p_values(folder)),
         phases=phase_rows(rows),
         outside=_outside(sessions, report),
@@ -171,6 +170,10 @@ def _evaluated(folder: Path, report: Mapping[str, Any], when: str) -> list[dict[
         if good:
             return good
     return []
+
+
+def _fixed(found: Sequence[Figures]) -> float | None:
+    return next((row["rate"] for row in found if row["suite"] == FIXED and not row.get("temperature")), None)
 
 
 def _suites(before: Sequence[Figures], after: Sequence[Figures], p_values: Mapping[str, float]) -> tuple[SuiteRow, ...]:

@@ -108,6 +108,7 @@ def test_a_finished_run_is_told_whole(folder: Path) -> None:
     assert text.startswith("# maze\n\nfinished: 4 of 4 steps\n\n## Solve rate\n")
     assert "| fixed64 greedy | 0.0% [0.0, 56.1] | 100.0% [43.9, 100.0] | 0.25 |" in text
     assert "| Solve rate: training tasks, sampled | 0.25 | 1 | 0.25 | 1 | ▁▃▆█ |" in text
+    assert "| Solve rate: fixed set, greedy | 0 | 1 | 0 | 1 | ▁█ |" in text
     assert "| generate | 30.0 | 88.2% | 9.000 | 3.000 |\n| train | 4.0 | 11.8% | 1.000 | 1.000 |" in text
     assert "8 of 32 episodes failed in engine or environment." in text and "turn limit 24, engine error 8." in text
     assert "rollout 1 \\(generation" not in text and "rollout 1 (generation 2) on node-2: killed by SIGKILL" in text
