@@ -79,7 +79,7 @@ def session(folder: Path, began: Began) -> Iterator[Open]:
         yield opened
     except BaseException as problem:
         by_hand = not isinstance(problem, Exception)
-        opened.how = FAILED
+        opened.how = STOPPED if by_hand else FAILED
         why = "ended at once, by hand" if by_hand else one_line(f"{type(problem).__name__}: {problem}")
         raise
     finally:

@@ -150,6 +150,9 @@ def test_a_failure_says_why(folder: Path) -> None:
         raise UserError("the store is\nfull")
     assert [item.ended.how for item in read_sessions(folder) if item.ended] == ["finished", "failed"]
     assert gather(folder).state == "failed: 4 of 4 steps; UserError: the store is full"
+    with pytest.raises(KeyboardInterrupt), session(folder, BEGAN):
+        raise KeyboardInterrupt  # the second Ctrl-C
+    assert gather(folder).state == "stopped: 4 of 4 steps; ended at once, by hand"
 
 
 def test_of_old_and_damaged_runs_what_there_is(tmp_path: Path) -> None:
