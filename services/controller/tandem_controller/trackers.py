@@ -88,9 +88,9 @@ class MlflowTracker:
 
     def start(self, run: Tracked) -> None:
         os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nobody asked for it
-        for name in ("mlflow", "alembic"):
-            logging.getLogger(name).setLevel(logging.WARNING)
         self._entities = import_module("mlflow.entities")
+        for name in ("mlflow", "alembic"):  # which it has set up by now
+            logging.getLogger(name).setLevel(logging.WARNING)
         uri = self._uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{self._file}"
         client = self._client = import_module("mlflow.tracking").MlflowClient(tracking_uri=uri)
         known = client.get_experiment_by_name(self._experiment)
