@@ -65,7 +65,8 @@ deps)
     ;;
 project)
     pip install --no-deps --no-build-isolation -e libs \
-        -e services/rollout -e services/learner -e services/checkpoint_manager -e services/controller
+        -e services/rollout -e services/learner -e services/checkpoint_manager -e services/controller \
+        -e services/viewer
     "$venv/bin/python" -m pip --disable-pip-version-check check
     ;;
 *) die "unknown step '$step'" ;;

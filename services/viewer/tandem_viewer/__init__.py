@@ -1,0 +1,1 @@
+"""`tandem view`: what the agent did, in a browser."""
