@@ -133,7 +133,7 @@ fuzz: install  ## ask every method of every service what nobody should, and send
 	$(PY) -m pytest tests/fuzz --hypothesis-profile=fuzz $(ARGS)
 
 .PHONY: chaos
-chaos: install  ## kill, stop and slow all there is of a run on a Ray cluster of four nodes (SEED=n FAULTS=50 ENGINE=simulated)
+chaos: install  ## kill, stop and slow all there is of a run on a Ray cluster of four nodes (SEED=n FAULTS=50 ENGINE=simulated MODE=sync)
 	$(PY) -m pytest tests/chaos --override-ini=python_files='check_*.py' -s $(ARGS)
 
 .PHONY: test-chaos

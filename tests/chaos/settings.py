@@ -22,4 +22,4 @@ SETTINGS = (
     "cluster.start_timeout_s=120",
 )
 TURNS = ("rollout.engine.simulated.turn_s=0.03", "rollout.engine.simulated.spread=0.5")
-VLLM = ("rollout.engine.request_timeout_s=30",)  # within which an engine that hangs is missed
+VLLM = ("rollout.engine.request_timeout_s=30", "cluster.start_timeout_s=300")  # an engine that hangs is missed in time

@@ -32,10 +32,15 @@ def whole(folder: Path) -> int:
             assert (saved["next_seed"], saved["ahead"]) == (drawn, []), version
     for row in figures(folder):
         assert (row["rollout/groups_played"], row["rollout/failed_episodes"]) == (GROUPS, 0), row
+    verify(run)
+    return len(versions)
+
+
+def verify(run: Path) -> None:
+    """All that a run has published reads back."""
     command = [sys.executable, "-m", "tandem.cli", "checkpoints", "verify", str(run / "checkpoints")]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
-    return len(versions)
 
 
 def same(folder: Path, twin: Path) -> int:

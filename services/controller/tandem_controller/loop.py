@@ -130,11 +130,16 @@ async def _train(
             await tell_scores(services.score, row)
             progress.step(row)
             saver.check()
+            begin = partial(
+                saver.begin,
+                position.version,
+                partial(described, run, position),
+                first=partial(pipeline.begin_save, position.version),
+                then=pipeline.saved,
+            )
             if position.version % config.checkpoint.state_every == 0 or saver.lost:
-                await saver.settle()
-                await pipeline.begin_save(position.version)
-                await saver.begin(position.version, partial(described, run, position), then=pipeline.saved)
-            await services.keeper.boundary(partial(save_now, services, run, pipeline, position, saver))
+                await begin()
+            await services.keeper.boundary(partial(saver.through, position.version, begin))
         await saver.settle()
     except TandemError:
         await save_what_can_be(services, run, position, saver)
@@ -144,15 +149,6 @@ async def _train(
         await save(services, run, position)
         await pipeline.saved()
     return position
-
-
-async def save_now(services: Services, run: RunDir, pipeline: Pipeline, position: Position, saver: Saver) -> None:
-    """Have the training state of the version that the learner is at saved, and wait for it."""
-    await saver.settle()
-    if saver.saved != position.version:
-        await pipeline.begin_save(position.version)
-        await saver.begin(position.version, partial(described, run, position), then=pipeline.saved)
-        await saver.settle()
 
 
 async def make_version(

@@ -45,17 +45,20 @@ class Saver:
         version: int,
         metadata: Callable[[], str],
         *kinds: PublishKind,
+        first: Callable[[], Awaitable[None]] = _nothing,
         then: Callable[[], Awaitable[None]] = _nothing,
     ) -> None:
         """Save weights of some kinds and the state of the version that the learner is at, once the save before is over.
 
         Args:
             metadata: makes the state's metadata, in a thread and perhaps after later steps.
+            first: awaited once the save before is over.
             then: awaited once it is saved.
         Raises:
             TandemError: as `check`, of the save before or of this one's snapshot.
         """
         await self.settle()
+        await first()
         self.lost = False
         wanted = (*kinds, PublishKind.STATE)
         try:
@@ -73,6 +76,13 @@ class Saver:
         """Wait for the save that is at work. Raises as `check`."""
         await self._over()
         self.check()
+
+    async def through(self, version: int, begin: Callable[[], Awaitable[None]]) -> None:
+        """Wait until the version that the learner is at is saved; `begin` begins that where it has not been begun."""
+        await self.settle()
+        if self.saved != version:
+            await begin()
+            await self.settle()
 
     async def make_way(self, version: int) -> None:
         """Wait, if need be, until weights of `version` may be published: were they kept instead of those of a version

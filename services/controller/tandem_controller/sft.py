@@ -117,9 +117,10 @@ async def tune(
             run.log(row | saver.figures())  # first: its state goes with it
             progress.step(row)
             saver.check()
+            begin = partial(saver.begin, position.version, partial(described, run, position), services.weights)
             if position.version % config.checkpoint.state_every == 0 or saver.lost:
-                await saver.begin(position.version, partial(described, run, position), services.weights)
-            await services.keeper.boundary(partial(save_now, services, run, position, saver))
+                await begin()
+            await services.keeper.boundary(partial(saver.through, position.version, begin))
         await saver.settle()
     except TandemError:
         await save_what_can_be(services, run, position, saver)
@@ -128,14 +129,6 @@ async def tune(
         await publish(services, services.weights, position.version)
         await save(services, run, position)
     return position
-
-
-async def save_now(services: Services, run: RunDir, position: Position, saver: Saver) -> None:
-    """Have weights and training state of the version that the learner is at saved, and wait for it."""
-    await saver.settle()
-    if saver.saved != position.version:
-        await saver.begin(position.version, partial(described, run, position), services.weights)
-        await saver.settle()
 
 
 async def imitated(
