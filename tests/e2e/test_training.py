@@ -9,7 +9,9 @@ from peft import PeftModel
 
 from tandem.model.loading import load_model
 from tandem.rpc.keyring import Keyring
-from tandem.storage.episodes import read_groups
+from tandem.storage.episode_index import read_index
+from tandem.storage.episode_lines import TRAIN
+from tandem.storage.episodes import read_groups, read_line
 from tandem.types import Role
 from tests.e2e.runs import MODEL, command, interrupted, rows
 
@@ -35,6 +37,17 @@ def evaluated_against_the_base_model(tmp_path: Path) -> None:
     saved = list(read_groups(tmp_path / "episodes/against"))
     assert [len(group.trajectories) for group in saved] == [2] * 8
     assert all(group.images for group in saved)
+
+
+def every_step_is_recorded_once(run: Path, steps: int) -> None:
+    """With what the learner used, to the last one; the token texts are the model's."""
+    recorded = [entry for entry in read_index(run / "episodes") if entry.label.suite == TRAIN]
+    assert {entry.label.version for entry in recorded} == set(range(steps))
+    assert len({(entry.label.version, entry.seed) for entry in recorded}) == len(recorded)
+    mixed = [entry for entry in recorded if entry.mixed]
+    assert all(member.advantage for entry in mixed for member in entry.members if not member.stop.failed)
+    turn = read_line(run / "episodes", recorded[0]).trajectories[0].turns[0]
+    assert "".join(turn.pieces).removesuffix("<|im_end|>") == turn.text
 
 
 def no_file_holds_a_secret(folder: Path, secret: Path, *printed: str) -> None:
@@ -76,6 +89,7 @@ def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
     weights = {name: value for name, value in peft_model.named_parameters() if "lora_B" in name}
     assert weights and all(bool(value.any()) for value in weights.values())  # B starts at zero: it was trained
 
+    every_step_is_recorded_once(run, 3)
     evaluated_against_the_base_model(tmp_path)
 
     output = interrupted(tmp_path, "run.steps=50", "--resume", *WHOLE_TRANSCRIPT, after_rows=4)
@@ -85,6 +99,7 @@ def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
     assert versions == list(range(1, len(versions) + 1))
     assert 4 <= versions[-1] < 50
     assert f"stopped and saved at version {versions[-1]}" in output
+    every_step_is_recorded_once(run, versions[-1])
     told = (run / "report.md").read_text()
     assert f"stopped: {versions[-1]} of 50 steps" in told and "| finished at step 3 |" in told
     last = run / f"checkpoints/adapters/v{versions[-1]:08d}/adapter_model.safetensors"

@@ -108,7 +108,7 @@ def test_an_adapter_is_a_start_and_so_is_a_whole_model_made_of_recorded_episodes
 @pytest.mark.ray
 @pytest.mark.slow
 def test_what_cannot_be_is_one_line(tmp_path: Path) -> None:
-    assert "episodes.jsonl: cannot be read" in refused(tmp_path, "a", "sft.episodes=/nowhere")
+    assert "index.jsonl: cannot be read" in refused(tmp_path, "a", "sft.episodes=/nowhere")
     assert "`tandem sft`'s" in refused(tmp_path, "a", "learner.algo.loss=sft", verb="train")
     assert "`tandem sft`'s" in refused(tmp_path, "a", "learner.trainable=full", verb="train")
     assert "correction has no effect with loss sft" in refused(tmp_path, "a", "learner.algo.correction.kind=mask")

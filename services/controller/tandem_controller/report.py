@@ -45,6 +45,8 @@ def print_phases(console: Console, run: RunDir, seconds: Mapping[str, float]) ->
     table.add_row("all", f"{sum(seconds.values()):.1f}")
     console.print(table)
     console.print(f"report: {run.path}", highlight=False, soft_wrap=True)
+    if (run.path / RECORDED / INDEX).exists():
+        console.print(f"its episodes: tandem view {run.path}", highlight=False, soft_wrap=True, markup=False)
 
 
 def write(
