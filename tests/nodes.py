@@ -46,6 +46,7 @@ HEALTH = {
     "health_check_failure_threshold": 3,
 }
 REDIS = ("redis-server", "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
+PATIENT = {"RAY_raylet_start_wait_time_s": "200"}  # of 60, on a machine that does other work
 UP_S = 240.0
 GONE_S = 30.0
 STORE_BYTES = 80 * 2**20
@@ -85,6 +86,11 @@ class Node:
             with suppress(psutil.Error):
                 self._root.wait(0)
             assert time.monotonic() < end, f"node {self.name} keeps {found}"
+
+    @property
+    def raylet(self) -> psutil.Process | None:
+        """Ray's own process of a node, while it lives."""
+        return next((process for process in self.processes() if process.name() == "raylet"), None)
 
     def pause(self) -> None:
         """SIGSTOP of all."""
@@ -133,6 +139,7 @@ class RayCluster:
     def _start(self, name: str, cpus: int, gpus: int, head: bool) -> tuple[subprocess.Popen, Path]:
         assert name not in self.nodes or not self.nodes[name].processes(), f"node {name} lives"
         mark = f"{self._id}/{name}"
+        shutil.rmtree(self.folder / name, ignore_errors=True)  # one of that name that comes back is another machine
         where, more = [f"--address={self.address}", "--block"], dict[str, str]()
         if head and self._redis_port:
             more = {"RAY_REDIS_ADDRESS": f"127.0.0.1:{self._redis_port}", "RAY_external_storage_namespace": self._id}
@@ -165,7 +172,7 @@ class RayCluster:
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                env={**os.environ, **self.environment, **more, MARK: mark, "TANDEM_NODE_NAME": name},
+                env={**os.environ, **PATIENT, **self.environment, **more, MARK: mark, "TANDEM_NODE_NAME": name},
             )
         self.nodes[name] = Node(name, mark, psutil.Process(process.pid))
         return process, log

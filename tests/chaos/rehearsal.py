@@ -48,7 +48,8 @@ class Rehearsal:
 
     def __init__(self, folder: Path, cluster: RayCluster | None, *settings: str, restarts: int = 1000) -> None:
         where = [f"cluster.address={cluster.address}"] if cluster else []
-        self.run = Run(folder, *where, *settings, *([f"--restarts={restarts}"] if restarts else []))
+        self._command = (*where, *settings, *([f"--restarts={restarts}"] if restarts else []))
+        self.run = Run(folder, *self._command)
         self.folder, self.cluster, self.ranks, self.replicas = folder / NAME, cluster, 2, 2
         self._client: ControllerClient | None = None
         self._connection = None
@@ -119,6 +120,17 @@ class Rehearsal:
         """As `tandem scale`."""
         async with connected(self.folder) as (client, _):
             await client.scale(**numbers)
+
+    def die(self) -> None:
+        """kill -9 of the controller and of the process that would start it again."""
+        controller = self.controller()
+        self.run.process.kill()
+        controller.kill()
+        self.run.wait()
+
+    def again(self) -> None:
+        """The same command once more, as who starts it after the machine was lost."""
+        self.run = Run(self.run.folder, *self._command)
 
     def stop(self, timeout_s: float = 300) -> int:
         """End the run in order; its exit code."""

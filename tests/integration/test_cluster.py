@@ -1,5 +1,6 @@
 """Services in Ray actors on a real local Ray: found by name, stopped in order, told apart by run."""
 
+import socket
 import time
 from pathlib import Path
 
@@ -62,3 +63,15 @@ def test_a_local_ray_that_does_not_start_is_one_line(tmp_path: Path, monkeypatch
         ray_session(config.cluster, bundles=1),
     ):
         pass
+
+
+def test_a_cluster_that_is_not_there_is_one_line_at_once(tmp_path: Path) -> None:
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        cluster = {"address": f"127.0.0.1:{nobody.getsockname()[1]}"}
+        config = Config.model_validate({"model": {"path": str(tmp_path)}, "cluster": cluster})
+        with (
+            pytest.raises(UserError, match=r"no usable Ray cluster there \(.*refused\); start one"),
+            ray_session(config.cluster, bundles=1),
+        ):
+            pass

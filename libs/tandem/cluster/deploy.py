@@ -18,8 +18,8 @@ import ray
 
 from tandem.cluster.lives import Lives
 from tandem.cluster.nodes import Nodes
-from tandem.cluster.registry import next_generation, take_over
-from tandem.cluster.session import ray_session
+from tandem.cluster.registry import DRIVER_S, NODE_LOST_S, next_generation, take_over
+from tandem.cluster.session import ray_session, settled
 from tandem.cluster.slots import Slots
 from tandem.config import Config
 from tandem.obs import get_logger
@@ -205,7 +205,7 @@ def deployed(
     """Start rollout replicas, and for training learner and checkpoint manager; stop all at the end.
 
     `run` names the actors on the cluster. `rewind_to` is where a resumed run stands: the checkpoint manager forgets
-    what the store holds beyond it.
+    what the store holds beyond it; its cluster may be on its way back, too, and is waited for.
 
     Raises:
         UserError: the cluster cannot hold what the config asks for, or a service refused its part of the config.
@@ -218,9 +218,11 @@ def deployed(
             f"cluster.gpus is {config.cluster.gpus} but {replicas} replicas and {ranks} ranks need {slots}, one for "
             "each pair; set it to that, to more to scale up later, or to 0 for CPU"
         )
-    with ray_session(config.cluster, slots) as host:
-        _check_room(config, slots)
-        take_over(run)
+    resumes = rewind_to is not None  # then the cluster, too, may be on its way back
+    patience_s = config.cluster.start_timeout_s if resumes else 0.0
+    with ray_session(config.cluster, slots, patience_s) as host:
+        settled(partial(_check_room, config, slots), patience_s)
+        take_over(run, NODE_LOST_S if resumes else DRIVER_S)
         before = _folder(config, run).exists()
         logs = _logs(config, run, training)
         deployment, started = Deployment(config, run, host, str(logs)), False

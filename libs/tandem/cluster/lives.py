@@ -13,6 +13,7 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
+from tandem.cluster.books import asked
 from tandem.cluster.causes import cause
 from tandem.cluster.ends import End, tail
 from tandem.cluster.host import STOP_S, ServiceHost, result
@@ -71,14 +72,15 @@ class Lives:
         """Make the actor of a service to be started.
 
         Raises:
-            Unavailable: Ray does not let go of the actor that had its name, or all is being stopped.
+            Unavailable: Ray does not let go of the actor that had its name, its head is away, or all is being stopped.
         """
         name = actor_name(self._run, me.role, me.index)
         clear(name)
         door = self._keyring.door(me)
         order = Order(f"tandem_{me.role}.main", self._config.model_dump_json(), self._host, door)
         options = {"name": name, "namespace": NAMESPACE, **placement}
-        actor = ServiceHost.options(**options).remote(order, self._logs)  # waits for Ray's store: not under the lock
+        with asked(f"an actor for {me}"):  # waits for Ray's store: not under the lock
+            actor = ServiceHost.options(**options).remote(order, self._logs)
         life = Life(me, actor)
         with self._lock:
             closed = self._closed

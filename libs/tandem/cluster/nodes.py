@@ -9,6 +9,7 @@ import ray
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tandem.cluster.books import asked
 from tandem.cluster.host import node_name
 from tandem.obs import get_logger
 from tandem.types import NotFound
@@ -37,15 +38,20 @@ class Nodes:
             self._names[ray_id] = name
 
     def names(self) -> dict[str, str]:
-        """Names of the nodes that are alive, by Ray's ids. Each is asked once; one that does not answer is left out."""
-        alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
-        asked = {
+        """Names of the nodes that are alive, by Ray's ids. Each is asked once; one that does not answer is left out.
+
+        Raises:
+            Unavailable: Ray's head is away.
+        """
+        with asked("the nodes"):
+            alive = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        answers = {
             ray_id: _ask.options(scheduling_strategy=NodeAffinitySchedulingStrategy(ray_id, soft=False)).remote()
             for ray_id in alive
             if ray_id not in self._names
         }
         until = time.monotonic() + ASK_S
-        for ray_id, answer in asked.items():
+        for ray_id, answer in answers.items():
             try:
                 self.known(ray_id, ray.get(answer, timeout=max(0.1, until - time.monotonic())))
             except RayError as problem:  # it left, or is too slow: next time

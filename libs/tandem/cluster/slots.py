@@ -17,11 +17,14 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from tandem.cluster.books import asked
 from tandem.cluster.nodes import Nodes
 from tandem.cluster.session import HEAD_MEM
 from tandem.config import ClusterConfig
+from tandem.obs import get_logger
 from tandem.types import Role, Unavailable
 
+log = get_logger(__name__)
 NODE_ID = "ray.io/node-id"  # the label that Ray gives each node
 Half = tuple[Role, int]
 
@@ -33,6 +36,7 @@ class Slots:
         self._config, self._nodes = config, nodes
         self._groups: dict[int, PlacementGroup] = {}  # where a half that is started now goes
         self._held: dict[Half, list[PlacementGroup]] = {}  # where a half lives, or is to live
+        self._left: list[PlacementGroup] = []  # that nobody holds, and Ray could not remove yet
         self._lock = Lock()
 
     @property
@@ -41,8 +45,12 @@ class Slots:
         return {"CPU": self._config.cpus_per_worker, **({"GPU": 1} if self._config.gpus else {})}
 
     def ask(self, role: Role, index: int) -> PlacementGroup:
-        """Have Ray look for room for a half of a slot, elsewhere where its node is avoided."""
-        with self._lock:
+        """Have Ray look for room for a half of a slot, elsewhere where its node is avoided.
+
+        Raises:
+            Unavailable: Ray's head is away.
+        """
+        with self._lock, asked(f"room for slot {index}"):
             group = self._groups.get(index)
             if group is None or self._node(group) in self._nodes.avoided:
                 group = self._groups[index] = placement_group([self.bundle], bundle_label_selector=[self.selector()])
@@ -55,7 +63,7 @@ class Slots:
         """Wait until there is room for a half of a slot (by `time.monotonic()`); where it lives now, it lives on.
 
         Raises:
-            Unavailable: there is none in time. The slot stays asked for.
+            Unavailable: there is none in time, or Ray's head is away. The slot stays asked for.
         """
         group = self.ask(role, index)
         if not group.wait(max(0.0, until - time.monotonic())):
@@ -87,7 +95,9 @@ class Slots:
 
     def missing(self) -> str:
         """What a slot takes, what is free, and which nodes are avoided, for a person."""
-        free = {name: round(ray.available_resources().get(name, 0.0), 2) for name in self.bundle}
+        with asked("what is free"):
+            have = ray.available_resources()
+        free = {name: round(have.get(name, 0.0), 2) for name in self.bundle}
         avoided = self._nodes.avoided
         without = f", with {len(avoided)} nodes avoided" if avoided else ""
         return f"it takes {_words(self.bundle)}; the Ray cluster has {_words(free)} free on all its nodes{without}"
@@ -116,8 +126,15 @@ class Slots:
             left = [group for group in before if group not in held]
             if self._groups.get(index) in left:
                 del self._groups[index]
+            left, self._left = self._left + left, []
         for group in left:
-            remove_placement_group(group)
+            try:
+                with asked("room to be given back"):
+                    remove_placement_group(group)
+            except Unavailable as problem:
+                log.warning("tried again later: %s", problem)
+                with self._lock:
+                    self._left.append(group)
 
     @staticmethod
     def _node(group: PlacementGroup) -> str:

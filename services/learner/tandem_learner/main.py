@@ -14,7 +14,8 @@ import torch.distributed as dist
 
 from tandem.config import Config
 from tandem.rpc.alone import run_alone
-from tandem.rpc.door import OPEN, Door, is_loopback
+from tandem.rpc.door import OPEN, Door
+from tandem.rpc.ports import interface_towards
 from tandem.rpc.server import RunningServer, serve
 from tandem.runtime import end_process
 from tandem.types import TandemError, UserError
@@ -80,8 +81,10 @@ def _open(config: Config, rank: int, world_size: int, rendezvous: str) -> tuple[
     timeout_s = config.learner.collective_timeout_s
     store = open_store(rank, world_size, rendezvous, timeout_s, serve=True)
     host = place(rendezvous, world_size)[0] if world_size > 1 else ""
-    if not host or is_loopback(host):  # else gloo listens where this machine's name leads
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    if way := interface_towards(
+        host or "127.0.0.1"
+    ):  # else gloo listens where this machine's name leads: often loopback
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", way)
     watch = open_watch(rank, world_size, store, host, timeout_s=timeout_s, silence_s=config.learner.heartbeat_s)
     try:
         return LearnerCore(config, open_comm(config, rank, world_size, store)), watch
