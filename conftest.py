@@ -14,6 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 from tests.s3 import CREDENTIALS, ENDPOINT, make_bucket, s3_server
+from tests.scrape import Scraper, scraping
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -45,6 +46,13 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Remove the home."""
     shutil.rmtree(config.stash[_home], ignore_errors=True)
+
+
+@pytest.fixture
+def scraper() -> Iterator[Scraper]:
+    """This process's metrics, which are recorded meanwhile."""
+    with scraping() as found:
+        yield found
 
 
 @pytest.fixture(scope="session")

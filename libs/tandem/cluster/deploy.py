@@ -16,6 +16,7 @@ from pathlib import Path
 
 import ray
 
+from tandem.cluster.host import node_name
 from tandem.cluster.lives import Lives
 from tandem.cluster.nodes import Nodes
 from tandem.cluster.registry import DRIVER_S, NODE_LOST_S, next_generation, take_over
@@ -39,6 +40,7 @@ class Deployment:
         """`host`: what services bind to; empty: each to its own node's address. `logs`: the folder for their logs."""
         self._config, self._run = config, run
         self.host = host or ray.util.get_node_ip_address()  # what a process on this node binds to
+        self.node = node_name()  # this one's
         self.keyring = open_keyring(config.security, loopback=bool(host))
         self._nodes = Nodes()
         self._slots = Slots(config.cluster, self._nodes)

@@ -32,12 +32,14 @@ STOP_S = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A hosted service that is up: host:port where it serves, if at all; node, process, log file."""
+    """A hosted service that is up: host:port where it serves, if at all; node, process, log file; host:port where its
+    metrics are scraped, if they are."""
 
     address: str
     node: str
     pid: int
     log: str
+    metrics: str
 
 
 def node_name() -> str:
@@ -79,7 +81,8 @@ class ServiceHost:
         """
         self.process = ServiceProcess(replace(self.order, arguments=arguments), self.log)
         if await self.process.up():
-            return Started(self.process.said["address"], node_name(), self.process.pid, str(self.log))
+            said = self.process.said
+            return Started(said["address"], node_name(), self.process.pid, str(self.log), said["metrics"])
         end, said = await self.process.ended(), self.process.said
         if "error" in said:
             raise getattr(types, said["error"])(said["message"])

@@ -103,7 +103,7 @@ class Lives:
         """
         life = self._life(me)
         started = result(life.actor.start.remote(**arguments), until, f"start of {me}")
-        member = Member(me, started.address, started.node)
+        member = Member(me, started.address, started.node, started.metrics)
         up = Life(me, life.actor, member, Path(started.log), life.actor.ended.remote())
         with self._lock:
             if self._by_key.get((me.role, me.index)) is not life:

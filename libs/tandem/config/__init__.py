@@ -1,5 +1,6 @@
 """One frozen config tree for the whole run: a YAML recipe plus dotted overrides, every key known and checked."""
 
+from tandem.config.cost import CostConfig, MachineConfig
 from tandem.config.engine import EngineConfig, SimulatedConfig
 from tandem.config.faults import FaultsConfig
 from tandem.config.health import HealthConfig
@@ -26,6 +27,7 @@ __all__ = [
     "ClusterConfig",
     "Config",
     "CorrectionConfig",
+    "CostConfig",
     "EngineConfig",
     "EnvConfig",
     "EvalConfig",
@@ -34,6 +36,7 @@ __all__ = [
     "KlConfig",
     "LearnerConfig",
     "LoraConfig",
+    "MachineConfig",
     "ModelConfig",
     "ObsConfig",
     "RolloutConfig",

@@ -86,6 +86,7 @@ EFFECTS: Mapping[str, Effect] = {
     "sync.*": Effect.HARMLESS,
     "obs.*": Effect.HARMLESS,
     "trackers.*": Effect.HARMLESS,
+    "cost.*": Effect.HARMLESS,
 }
 
 

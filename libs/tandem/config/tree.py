@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+from tandem.config.cost import CostConfig
 from tandem.config.engine import EngineConfig
 from tandem.config.faults import FaultsConfig
 from tandem.config.health import HealthConfig
@@ -171,6 +172,7 @@ class Config(Section):
     record: RecordConfig = RecordConfig()
     obs: ObsConfig = ObsConfig()
     trackers: TrackersConfig = TrackersConfig()
+    cost: CostConfig = CostConfig()
 
     @property
     def store_url(self) -> str:

@@ -89,7 +89,7 @@ LEARNER_PHASE = Counter(
 PHASE = Counter(
     "tandem_phase_seconds_total",
     "s",
-    "Wall seconds by what the run waits for: generate, train, sync, eval, save, idle. Controller.",
+    "Wall seconds by what the run waits for: generate, train, sync, eval, save, idle, data. Controller.",
     ("phase",),
 )
 STEP_TIME = Histogram("tandem_step_duration_seconds", "s", "A step, from first prompt to load. Controller.", (), LONG)
@@ -106,7 +106,7 @@ MEMBERS_WANTED = Gauge("tandem_members_wanted", "{member}", "Members there shoul
 DEATHS = Counter(
     "tandem_deaths_total",
     "{death}",
-    "Members lost; cause is out_of_memory, node_lost, killed, exited, hung or unreachable. Controller.",
+    "Members lost; cause is out_of_memory, node_lost, killed, exited, hung, unreachable or other. Controller.",
     ("member_role", "cause"),
 )
 RECOVERY_TIME = Histogram(
@@ -165,7 +165,7 @@ PUBLISH_TO_LOAD = Histogram(
     LONG,
 )
 SAVE_STALL = Histogram(
-    "tandem_checkpoint_stall_seconds", "s", "Training held up by one save: copy and wait. Controller.", (), WIDE
+    "tandem_checkpoint_stall_seconds", "s", "Training held up for a save, each time. Controller.", (), WIDE
 )
 SAVE_TIME = Histogram(
     "tandem_checkpoint_duration_seconds", "s", "A save of the state, from copy to publication. Controller.", (), LONG

@@ -93,6 +93,11 @@ def target(config: Config, me: Identity, node: str) -> dict[str, str]:
     return {"run": config.run.name, "role": str(me.role), "index": str(me.index), "node": node}
 
 
+def scraped_at() -> str:
+    """host:port where this process's metrics are scraped; empty where they are not."""
+    return _live.address if _live is not None else ""
+
+
 def close_metrics() -> None:
     """Record nothing more; what is pushed is pushed a last time."""
     global _live

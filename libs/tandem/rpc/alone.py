@@ -12,6 +12,7 @@ from typing import Protocol, TypeVar
 
 from tandem.config import Config, load_recipe
 from tandem.obs import setup
+from tandem.obs.metrics import setup_metrics
 from tandem.rpc.door import Door, is_loopback
 from tandem.rpc.keyring import open_keyring
 from tandem.runtime import until_signal
@@ -46,8 +47,8 @@ def run_alone(
 ) -> int:
     """python -m tandem_NAME RECIPE [key=value ...] [--host HOST] [--port N]: serve until SIGINT or SIGTERM.
 
-    Once the service is up, one JSON line on stdout says where. A signal before that cuts the start off; a second
-    signal ends the process at once.
+    Once the service is up, one JSON line on stdout says where, and where its metrics are. A signal before that cuts the
+    start off; a second signal ends the process at once.
 
     Args:
         name: the service's role.
@@ -70,7 +71,8 @@ def run_alone(
         me = Identity(Role(name), int(given.get("rank", 0)))
         setup(config, me)
         door = _door(config, me, str(given["host"]))
-        asyncio.run(_run(name, partial(start, door=door), config, given, ended))
+        metrics = setup_metrics(config, me, str(given["host"]))
+        asyncio.run(_run(name, partial(start, door=door), config, given, metrics, ended))
     except TandemError as problem:
         sys.stderr.write(f"tandem_{name}: {problem}\n")
         return exit_code(problem)
@@ -88,10 +90,12 @@ async def _run(
     start: Callable[..., Awaitable[S]],
     config: Config,
     given: Mapping[str, int | str],
+    metrics: str,
     ended: Callable[[S], asyncio.Future[None]] | None,
 ) -> None:
     def up(service: S) -> None:
-        sys.stdout.write(json.dumps({"service": name, "address": service.address}) + "\n")
+        said = {"service": name, "address": service.address, **({"metrics": metrics} if metrics else {})}
+        sys.stdout.write(json.dumps(said) + "\n")
         sys.stdout.flush()
 
     await serve_until_told(start(config, **given), up, ended)

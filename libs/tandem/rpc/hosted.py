@@ -17,6 +17,7 @@ from typing import Any
 
 from tandem.config import Config
 from tandem.obs import get_logger, setup
+from tandem.obs.metrics import setup_metrics
 from tandem.rpc.alone import Service, serve_until_told
 from tandem.rpc.door import Door
 from tandem.rpc.keys import Keys
@@ -60,7 +61,8 @@ def main() -> int:
     config = Config.model_validate_json(order.config_json)
     setup(config, order.door.me, order.node)
     try:
-        asyncio.run(_serve(config, order))
+        metrics = setup_metrics(config, order.door.me, order.host, order.node)
+        asyncio.run(_serve(config, order, metrics))
     except TandemError as problem:
         _report(order, error=type(problem).__name__, message=str(problem))
         log.error("%s", problem)
@@ -68,7 +70,7 @@ def main() -> int:
     return 0
 
 
-async def _serve(config: Config, order: Order) -> None:
+async def _serve(config: Config, order: Order, metrics: str) -> None:
     module = importlib.import_module(order.module)
 
     def ended(service: Service) -> asyncio.Future[None]:
@@ -77,7 +79,7 @@ async def _serve(config: Config, order: Order) -> None:
 
     await serve_until_told(
         module.start(config, host=order.host, door=order.door, **order.arguments),
-        lambda service: _report(order, address=service.address),
+        lambda service: _report(order, address=service.address, metrics=metrics),
         ended,
     )
 

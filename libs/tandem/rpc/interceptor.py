@@ -12,11 +12,13 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from tandem.obs import get_logger
+from tandem.obs.instruments import RPC_BYTES
+from tandem.obs.metrics import count
 from tandem.rpc.access import FOR_ANYONE, rule_of
 from tandem.rpc.door import Door
 from tandem.rpc.errors import to_status
 from tandem.rpc.fence import CALLEE_KEY, CALLER_KEY, Fence, decode_identity
-from tandem.rpc.spans import answered
+from tandem.rpc.spans import answered, in_short
 from tandem.types import Forbidden, Identity, Role, UserError
 
 PROTOCOL_KEY = "tandem-protocol"
@@ -57,7 +59,7 @@ class Call:
 
     def run(self) -> grpc.RpcMethodHandler:
         """The handler that gRPC is to call."""
-        serializer, behaviour = self._handler.response_serializer, self._behaviour()
+        serializer, behaviour = self._serialized, self._behaviour()
 
         async def unary(parts: AsyncIterator[bytes], context: grpc.aio.ServicerContext) -> Any:
             with answered(self._method, self._metadata, context):
@@ -77,6 +79,11 @@ class Call:
         if self._handler.response_streaming:
             return grpc.stream_stream_rpc_method_handler(streaming, response_serializer=serializer)
         return grpc.stream_unary_rpc_method_handler(unary, response_serializer=serializer)
+
+    def _serialized(self, reply: Any) -> bytes:
+        data: bytes = self._handler.response_serializer(reply)
+        count(RPC_BYTES, len(data), method=in_short(self._method), direction="sent")
+        return data
 
     def _behaviour(self) -> Any:
         sides = (self._handler.request_streaming, self._handler.response_streaming)
@@ -113,6 +120,7 @@ class Call:
 
     async def _parsed(self, parts: AsyncIterator[bytes], caller: Identity | None) -> AsyncIterator[Any]:
         async for data in parts:
+            count(RPC_BYTES, len(data), method=in_short(self._method), direction="received")
             if caller:
                 self._fence.check(caller)
             if self._rule and len(data) > self._rule.request_bytes:

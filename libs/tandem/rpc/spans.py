@@ -1,4 +1,5 @@
-"""A call as a span at either end, by OpenTelemetry's conventions for RPC, with the status that it really had.
+"""A call as a span at either end, by OpenTelemetry's conventions for RPC, with the status that it really had; and its
+seconds among the metrics.
 
 Which codes are errors: all but OK where it was called; where it was answered, not those that blame the caller. A call
 that is cut off because its deadline has passed is DEADLINE_EXCEEDED at both ends.
@@ -7,11 +8,14 @@ that is cut off because its deadline has passed is DEADLINE_EXCEEDED at both end
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import grpc
 
+from tandem.obs.instruments import RPC_TIME
+from tandem.obs.metrics import observe
 from tandem.obs.tracing import Kind, Span, span, traced, under
 
 Metadata = Mapping[str, str | bytes]
@@ -39,20 +43,24 @@ def asked(method: str, address: str) -> Iterator[Span]:
     wanted = traced() or not method.endswith(STATUS)
     call = span(method, {**_named(method), **where}, kind=Kind.CLIENT, on=wanted)
     problem: BaseException | None = None
+    code, began = Code.OK, time.perf_counter()
     try:
         yield call
-        _ended(call, Code.OK)
+        _ended(call, code)
     except grpc.aio.AioRpcError as failure:
-        _ended(call, failure.code(), failure.details() or "", error=True)
+        code = failure.code()
+        _ended(call, code, failure.details() or "", error=True)
         raise
     except (asyncio.CancelledError, GeneratorExit):
-        _ended(call, Code.CANCELLED, "cancelled by the caller", error=True)
+        code = Code.CANCELLED
+        _ended(call, code, "cancelled by the caller", error=True)
         raise
     except BaseException as failure:
-        problem = failure
+        code, problem = Code.UNKNOWN, failure
         raise
     finally:
         call.end(problem)
+        _timed("client", method, code, began)
 
 
 @contextmanager
@@ -60,16 +68,29 @@ def answered(method: str, metadata: Metadata, context: grpc.aio.ServicerContext)
     """The call of a method as its server sees it: what the body does is a part of what the caller does."""
     said = {key: value for key in CARRIED if isinstance(value := metadata.get(key), str)}
     name = method.removeprefix("/")
+    code, began = Code.OK, time.perf_counter()
     with under(said):
         wanted = traced() or not name.endswith(STATUS)
         with span(name, _named(name), kind=Kind.SERVER, on=wanted) as call:
             try:
                 yield
-                _ended(call, Code.OK)
+                _ended(call, code)
             except BaseException as failure:
                 code, details = _code_of(failure, context)
                 _ended(call, code, details, error=code in SERVERS_FAULT)
                 raise
+            finally:
+                _timed("server", name, code, began)
+
+
+def in_short(method: str) -> str:
+    """`Service/Method` without its package: how metrics label it."""
+    service, _, name = method.removeprefix("/").partition("/")
+    return f"{service.rpartition('.')[2]}/{name}"
+
+
+def _timed(side: str, method: str, code: Code, began: float) -> None:
+    observe(RPC_TIME, time.perf_counter() - began, side=side, method=in_short(method), code=code.name)
 
 
 def _named(method: str) -> dict[str, str]:

@@ -32,11 +32,13 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A running service process: host:port where it serves (empty for a rank above 0), the node that it runs on."""
+    """A running service process: host:port where it serves (empty for a rank above 0), the node that it runs on,
+    host:port where its metrics are scraped (empty where they are not)."""
 
     identity: Identity
     address: str
     node: str = ""
+    metrics: str = ""
 
     def __str__(self) -> str:
         """As people read it."""

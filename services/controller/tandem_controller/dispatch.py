@@ -19,6 +19,8 @@ from dataclasses import replace
 
 from tandem.config import RolloutConfig
 from tandem.obs import get_logger
+from tandem.obs.instruments import UNITS_PLAYING, UNITS_TWICE, UNITS_WAITING
+from tandem.obs.metrics import count, watch
 from tandem.runtime import later
 from tandem.types import DataCorrupt, NotFound, RolloutTask, StaleRequest, TandemError, Unavailable, UserError
 from tandem_controller.units import Call, Play, Replica, Unit, given_up
@@ -51,6 +53,8 @@ class Dispatch:
         self._most_waiting = self._most_playing = 0
         self._limits, self._fixed = limits, fixed
         self._on_gone, self._stale = on_gone, stale
+        watch(UNITS_WAITING, lambda: len(self.queue))
+        watch(UNITS_PLAYING, lambda: sum(len(replica.calls) for replica in tuple(self.replicas)))
 
     def enter(self, replica: Replica) -> None:
         """Give it work from now on."""
@@ -155,6 +159,7 @@ class Dispatch:
         they are two draws, and the shorter one ends first more often: see the README."""
         if len(unit.calls) == 1:
             self.twice += 1
+            count(UNITS_TWICE)
             self._queue(unit)
             self._assign()
 

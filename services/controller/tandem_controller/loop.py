@@ -19,11 +19,14 @@ from functools import partial
 
 from tandem.config import Config
 from tandem.obs import get_logger
+from tandem.obs.instruments import PUBLISH_TO_LOAD
+from tandem.obs.metrics import timed
 from tandem.rpc.channel import new_request_id
 from tandem.runtime import reach
 from tandem.types import PublishKind, Role, TandemError, TrainResult, TrajectoryGroup
 from tandem_controller.evaluate import fixed_greedy
 from tandem_controller.journal import Position
+from tandem_controller.measured import Steps
 from tandem_controller.past import Past
 from tandem_controller.pipeline import Pipeline
 from tandem_controller.progress import Progress
@@ -111,6 +114,7 @@ async def _train(
     position = pipeline.position(services.version)
     every = config.eval.every if config.eval.fixed else 0
     fixed = next(iter(plan(config, [FIXED]).suites), None) if every else None
+    steps = Steps()
     try:
         while position.version < config.run.steps and not stop.is_set():
             row = await make_version(services, pipeline, position.version, recorder, watch)
@@ -126,7 +130,9 @@ async def _train(
                     reach("controller/eval/done")
             finally:  # the learner has made this version, whatever became of it since
                 row |= watch.lap()
-                run.log(row | saver.figures())
+                whole = row | saver.figures()
+                run.log(whole)
+            steps.record(whole)
             await tell_scores(services.score, row)
             progress.step(row)
             saver.check()
@@ -183,7 +189,7 @@ async def learn(services: Services, version: int, groups: Sequence[TrajectoryGro
 
 async def distribute(services: Services, version: int, watch: Stopwatch) -> None:
     """Publish the learner's adapter and have every engine serve it."""
-    with watch.phase("sync"):
+    with watch.phase("sync"), timed(PUBLISH_TO_LOAD):
         if services.direct:
             await push(services, version)
         else:

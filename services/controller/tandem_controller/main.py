@@ -14,6 +14,7 @@ from rich.console import Console
 
 from tandem.cluster import Deployment, deployed
 from tandem.config import Config
+from tandem.obs.metrics import setup_metrics
 from tandem.runtime import until_signal
 from tandem.types import UserError
 from tandem_controller import preflight, report
@@ -21,6 +22,7 @@ from tandem_controller.evaluate import evaluate
 from tandem_controller.hosts import Hosts
 from tandem_controller.loop import Stopwatch, start, train
 from tandem_controller.machine import NOTHING, Given
+from tandem_controller.measured import record_evaluation
 from tandem_controller.mirrored import mirror_caught_up
 from tandem_controller.outcomes import Evaluation, as_json
 from tandem_controller.pace import Pace
@@ -109,7 +111,9 @@ async def _session(
             with timed(seconds, f"evaluation {when}"), watch.phase(f"evaluation {when}"):
                 adapter = await services.keeper.keep(partial(adapter_of, services, version))
                 save = partial(recorder.evaluation, version)
-                return await unless(stop, evaluate(services.fleet, config, adapter, suites, save))
+                found = await unless(stop, evaluate(services.fleet, config, adapter, suites, save))
+            record_evaluation(found, seconds[f"evaluation {when}"])
+            return found
 
         pace = Pace(config.rollout.groups_per_step, run.rows())
         told = ends.enter_context(reported(config, asked, run, supervisor, pace, seconds))
@@ -185,6 +189,7 @@ async def connected(
     deployment: Deployment, config: Config, history: History, console: Console, stop: asyncio.Event
 ) -> AsyncIterator[Supervisor]:
     """The services of a training deployment, kept alive; at the end the mirror is waited for, unless `stop` is set."""
+    setup_metrics(config, deployment.controller, deployment.host, deployment.node)
     hosts, recoveries = (
         Hosts(deployment, config, deployment.keyring.door(deployment.controller)),
         Recoveries(),

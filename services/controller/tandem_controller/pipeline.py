@@ -28,6 +28,8 @@ from typing import TypeVar
 from tandem.config import Config
 from tandem.envs import tasks
 from tandem.obs import get_logger
+from tandem.obs.instruments import GROUPS_AHEAD, JOURNAL_BACKLOG
+from tandem.obs.metrics import watch
 from tandem.types import ContextPolicy, RolloutTask, Sampling, TrajectoryGroup
 from tandem_controller.fleet import Fleet
 from tandem_controller.journal import Journal, Position, Step
@@ -67,6 +69,8 @@ class Pipeline:
         self._waiting: dict[int, TrajectoryGroup] = {}  # played since, not learned from yet
         self._thread = ThreadPoolExecutor(1, "journal")
         self._writes: list[asyncio.Future[None]] = []
+        watch(JOURNAL_BACKLOG, lambda: sum(not write.done() for write in tuple(self._writes)))
+        watch(GROUPS_AHEAD, lambda: len(self._waiting))
 
     async def __aenter__(self) -> Pipeline:
         self._kept = await self._in_thread(self._recover)

@@ -7,7 +7,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from tandem.obs import get_logger
+from tandem.obs.instruments import DEATHS, RECOVERY_TIME
+from tandem.obs.metrics import count, observe
 from tandem.types import Death, Recovery, TandemError
+from tandem_controller.causes import cause_of
 from tandem_controller.telling import recovered, told
 
 log = get_logger(__name__)
@@ -39,6 +42,8 @@ class Recoveries:
     @contextmanager
     def of(self, death: Death) -> Iterator[Open]:
         """A recovery for as long as the body runs, which says `done`, or raises where nothing helps."""
+        role = str(death.member.identity.role)
+        count(DEATHS, member_role=role, cause=cause_of(death))
         at, began, number = time.time(), time.monotonic(), self._count
         self._count += 1
         self._all.pop(number - REMEMBERED, None)
@@ -51,5 +56,7 @@ class Recoveries:
             log.error("%s", "\n".join(told(death)))
             raise
         if opened.action:
-            recovery = self._all[number] = Recovery(death, at, opened.action, time.monotonic() - began)
+            seconds = time.monotonic() - began
+            recovery = self._all[number] = Recovery(death, at, opened.action, seconds)
+            observe(RECOVERY_TIME, seconds, member_role=role)
             log.warning("%s: %s", recovered(recovery), opened.action)

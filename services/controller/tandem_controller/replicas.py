@@ -54,6 +54,11 @@ class Replicas:
 
         await together(*map(admit, self._deployment.rollouts))
 
+    @property
+    def wanted(self) -> int:
+        """How many there should be."""
+        return len(self._wanted)
+
     def state(self, member: Member) -> str:
         """What a member does, in a word."""
         if member.identity in {known.identity for known in self.fleet.members}:

@@ -13,9 +13,9 @@ from tandem.config import Config
 from tandem.runtime import WAITS
 from tandem.types import Member, MemberStatus, Role, RunStatus
 from tandem_controller.control import serve_controls
-from tandem_controller.hosts import Hosts
 from tandem_controller.live import view
 from tandem_controller.loop import Stopwatch
+from tandem_controller.measured import measured
 from tandem_controller.node_health import health_watched
 from tandem_controller.pace import Pace
 from tandem_controller.run_dir import RunDir
@@ -79,15 +79,17 @@ async def controlled(
         return view(controls.status(), time.time(), console.width, plain(console))
 
     with pace.listening():
-        async with _served(controls, hosts, run), shown(console, look):
+        async with _served(controls, supervisor, run), shown(console, look):
             yield
 
 
 @asynccontextmanager
-async def _served(controls: RunControls, hosts: Hosts, run: RunDir) -> AsyncIterator[None]:
+async def _served(controls: RunControls, supervisor: Supervisor, run: RunDir) -> AsyncIterator[None]:
+    hosts = supervisor.hosts
     async with (
         serve_controls(controls, run.path, hosts.deployment.host, hosts.door),
         watching(hosts.config.faults.stall_s, hosts.door),
         health_watched(controls, hosts.config.health),
+        measured(supervisor, run),
     ):
         yield

@@ -16,6 +16,8 @@ from functools import partial
 
 from tandem.config import CheckpointConfig
 from tandem.obs import get_logger
+from tandem.obs.instruments import SAVE_FAILURES, SAVE_STALL, SAVE_TIME
+from tandem.obs.metrics import count, observe
 from tandem.runtime import reach
 from tandem.storage.retention import LEAST
 from tandem.types import PublishKind, Role, StaleRequest, TandemError
@@ -134,10 +136,12 @@ class Saver:
             self._tell(version, problem)
             return
         seconds = time.perf_counter() - began
+        observe(SAVE_TIME, seconds)
         self._figures |= {"save/version": version, "save/seconds": seconds, "save/bytes": size}
 
     def _tell(self, version: int, problem: TandemError) -> None:
         self._problem = problem
+        count(SAVE_FAILURES)
         goes = "ends" if self._config.on_failure == "stop" else "goes on"
         log.warning("version %d could not be saved, the run %s: %s", version, goes, problem)
 
@@ -147,4 +151,6 @@ class Saver:
         try:
             yield
         finally:
-            self._figures[name] = self._figures.get(name, 0.0) + time.perf_counter() - began
+            seconds = time.perf_counter() - began
+            self._figures[name] = self._figures.get(name, 0.0) + seconds
+            observe(SAVE_STALL, seconds)

@@ -26,6 +26,7 @@ from tandem_controller.journal import Position
 from tandem_controller.loop import Stopwatch, described, go_on, learn, save, save_what_can_be
 from tandem_controller.machine import NOTHING, Given
 from tandem_controller.main import connected, found, stop_on_signal, timed
+from tandem_controller.measured import Steps
 from tandem_controller.pace import Pace
 from tandem_controller.past import Past
 from tandem_controller.progress import Progress
@@ -104,7 +105,7 @@ async def tune(
     stop: asyncio.Event,
 ) -> Position:
     """Make policy versions until `run.steps` or `stop`; what the last one needs is saved in any case."""
-    saver = Saver(services, config.checkpoint, position.version)
+    saver, steps = Saver(services, config.checkpoint, position.version), Steps()
     try:
         while position.version < config.run.steps and not stop.is_set():
             with watch.phase("data"):
@@ -114,7 +115,9 @@ async def tune(
             position = Position(result.policy_version, cursor)
             row = {"version": position.version, "time": time.time(), **result.metrics, **figures(groups)}
             row |= watch.lap()
-            run.log(row | saver.figures())  # first: its state goes with it
+            whole = row | saver.figures()
+            run.log(whole)  # first: its state goes with it
+            steps.record(whole)
             progress.step(row)
             saver.check()
             begin = partial(saver.begin, position.version, partial(described, run, position), services.weights)

@@ -130,6 +130,11 @@ class Supervisor:
         """Who takes part now."""
         return (*self._deployment.rollouts, *self._deployment.ranks, self._members[Role.CHECKPOINT_MANAGER])
 
+    def wanted(self, role: Role) -> int:
+        """How many of a role there should be."""
+        counts = {Role.ROLLOUT: self.replicas.wanted, Role.LEARNER: self._wanted_ranks}
+        return counts.get(role, 1)
+
     def state(self, member: Member) -> str:
         """What it does, in a word."""
         role = member.identity.role
