@@ -35,6 +35,11 @@ class ObsConfig(Section):
         description="Each process serves its metrics at a free port; `prometheus.json` in the run directory names all.",
     )
 
+    @property
+    def measured(self) -> bool:
+        """Whether metrics are recorded."""
+        return bool(self.prometheus or self.otlp)
+
     @field_validator("otlp")
     @classmethod
     def _is_reachable(cls, url: str) -> str:

@@ -77,7 +77,7 @@ def setup_metrics(config: Config, me: Identity, host: str = "127.0.0.1", node: s
     """
     global _live
     close_metrics()
-    if not (config.obs.prometheus or config.obs.otlp):
+    if not config.obs.measured:
         return ""
     from tandem.obs.meters import Meters  # noqa: PLC0415 - OpenTelemetry's SDK takes a quarter of a second
 

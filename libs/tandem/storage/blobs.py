@@ -22,7 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from tandem.obs import get_logger
 from tandem.runtime import reach
-from tandem.storage import objects
+from tandem.storage import measured, objects
 from tandem.storage.hashing import measure, read_pieces
 from tandem.storage.local import make_alone, sync_folder, write_synced
 from tandem.storage.manifest import FOLDER, FileEntry
@@ -84,7 +84,7 @@ class BlobStore:
     def pieces(self, path: str) -> Iterator[bytes]:
         """A file's bytes in pieces of `CHUNK_BYTES`. Raises NotFound."""
         with self._explained(f"reading {self.url_of(path)}"), self.open_read(path) as file:
-            yield from read_pieces(file)
+            yield from measured.read(read_pieces(file), measured.LOCAL if self.local else measured.OBJECT)
 
     def folders(self, path: str) -> tuple[str, ...]:
         """Names of the folders under `path`, sorted; none where it is missing."""
@@ -213,7 +213,7 @@ class BlobStore:
 
         def fill(write: Callable[[bytes], object]) -> FileEntry:
             nonlocal entry
-            entry = measure(pieces, write)
+            entry = measure(pieces, measured.writing(write, measured.OBJECT))
             return entry
 
         with self._explained(f"writing {self.url_of(path)}", writing=True):

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable
 from typing import BinaryIO
 
+from tandem.storage import measured
 from tandem.storage.hashing import behind, measure
 from tandem.storage.manifest import FileEntry
 
@@ -16,18 +17,19 @@ SYNC_BYTES = 32 * 2**20
 def write_synced(file: BinaryIO, pieces: Iterable[bytes]) -> FileEntry:
     """Write to a local disk, which starts before the last piece is there."""
     fd, written = file.fileno(), 0
+    write_measured = measured.writing(file.write, measured.LOCAL)
 
     def write(piece: bytes) -> None:
         nonlocal written
-        file.write(piece)
+        write_measured(piece)
         if (written + len(piece)) // SYNC_BYTES > written // SYNC_BYTES:
             sync_later(fd)
         written += len(piece)
 
-    with behind(os.fdatasync) as sync_later:
+    with behind(measured.sync_data) as sync_later:
         entry = measure(pieces, write)
     file.flush()
-    os.fsync(fd)
+    measured.sync(fd)
     return entry
 
 
@@ -48,6 +50,6 @@ def sync_folder(path: str) -> None:
     """Make a local folder's entries durable."""
     fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(fd)
+        measured.sync(fd)
     finally:
         os.close(fd)

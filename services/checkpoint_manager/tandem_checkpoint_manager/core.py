@@ -39,6 +39,7 @@ from tandem.types import (
     TandemError,
     UserError,
 )
+from tandem_checkpoint_manager.measured import record_found, record_published
 from tandem_checkpoint_manager.request import Request, checked, declared, files_of
 
 log = get_logger(__name__)
@@ -71,6 +72,7 @@ class CheckpointManager:
         self.store.blobs.check_writable()
         identify(self.store, fresh=rewind_to is None)
         self.store.recover(rewind_to)
+        record_found(self.store)
         self.staging = Staging(spool_folder(url), run=run)
         self._one_of_a_kind = {kind: Lock() for kind in PublishKind}  # a large state holds up no adapter
         self._tidy = Lock()  # scores and removals
@@ -127,6 +129,7 @@ class CheckpointManager:
             began = time.monotonic()
             ref = self._publish(request)
             self.last = ref.size, time.monotonic() - began
+            record_published(kind, ref, self.last[1])
             self.staging.drop_up_to(kind, version)
             with self._tidy:
                 self._prune()

@@ -14,6 +14,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from tandem.obs import get_logger
+from tandem.obs.instruments import POLICY_VERSION
+from tandem.obs.metrics import watch
 from tandem.runtime import WAITS, deadline
 from tandem.types import (
     AdapterRef,
@@ -29,6 +31,7 @@ from tandem.types import (
 )
 from tandem_learner.channel import RELEASED, Channel
 from tandem_learner.figures import warnings
+from tandem_learner.measured import record_step
 from tandem_learner.orders import (
     Answer,
     Destinations,
@@ -77,6 +80,7 @@ class Leader:
         self._number, self._ticket = 0, 0
         self._broken = ""
         self._status = rank.core.status()
+        watch(POLICY_VERSION, lambda: self._status.policy_version)
 
     def status(self) -> LearnerStatus:
         """What the learner is; answers while a step runs."""
@@ -115,6 +119,7 @@ class Leader:
             metrics = learned["metrics"]
             for warning in warnings(metrics, self.rank.core.config):
                 log.warning("version %d: %s", expected_version, warning)
+            record_step(metrics)
             return TrainResult(self._advance(expected_version + 1), metrics, learned["advantages"])
 
         return await self._requests.once(request_id, work, self._one_at_a_time)

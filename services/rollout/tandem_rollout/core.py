@@ -24,6 +24,8 @@ from tandem.envs.registry import get_spec
 from tandem.model.chat import ChatFormat
 from tandem.model.frames import Frame, FrameCache
 from tandem.model.transcript import Transcript
+from tandem.obs.instruments import ENV_TIME, GENERATE_TIME, GROUP_TIME, TURN_TIME
+from tandem.obs.metrics import observe, timed
 from tandem.runtime import deadline, together
 from tandem.types import (
     RolloutTask,
@@ -37,6 +39,7 @@ from tandem.types import (
 )
 from tandem_rollout.engine import Completion, ContextFull, Engine, Request
 from tandem_rollout.environments import EnvFailed, Environments
+from tandem_rollout.measured import record_episode
 from tandem_rollout.rounds import Continuous, Pace, Rounds
 
 MOST_EPISODES = 100_000  # of one request
@@ -90,7 +93,9 @@ class Player:
                 groups = [asyncio.ensure_future(play) for play in plays]
                 try:
                     for group in asyncio.as_completed(groups):
-                        yield await group
+                        ended = await group
+                        observe(GROUP_TIME, ended.seconds)
+                        yield ended
                 finally:  # the caller went away, or one group failed: end the others
                     for group in groups:
                         group.cancel()
@@ -168,15 +173,17 @@ class Player:
     async def _play_member(self, begin: Callable[[], _Episode], pace: Pace) -> Trajectory:
         async with pace.seat():
             self._count(running=1)
-            episode = begin()
+            episode, began = begin(), time.perf_counter()
             try:
                 async with deadline(self.limits.episode_timeout_s, "episode"):
-                    return await episode.play()
+                    played = await episode.play()
             except Unavailable as problem:  # only the deadline's: the engine's end inside
-                return episode.trajectory(StopReason.DEADLINE, str(problem))
+                played = episode.trajectory(StopReason.DEADLINE, str(problem))
             finally:
                 episode.close()
                 self._count(running=-1, episodes=1, turns=len(episode.turns), tokens=episode.tokens)
+            record_episode(played, time.perf_counter() - began)
+            return played
 
     def frames(self, observation: Observation) -> tuple[Frame, ...]:
         """The observation's images. Raises EnvFailed where they are too many."""
@@ -218,11 +225,13 @@ class _Episode:
     async def play(self) -> Trajectory:
         """Play to the end."""
         try:
-            instruction, seen = await self.env.reset(self.seed)
+            with timed(ENV_TIME, call="reset"):
+                instruction, seen = await self.env.reset(self.seed)
             transcript = Transcript(self.player.chat, instruction, self.task.context.window)
             self._observe(transcript, seen)
             while (stop := self._stop_reason()) is None:
-                await self._turn(transcript)
+                with timed(TURN_TIME):
+                    await self._turn(transcript)
         except EnvFailed as problem:
             return self.trajectory(StopReason.ENV_ERROR, str(problem))
         except ContextFull as problem:
@@ -251,9 +260,11 @@ class _Episode:
         task, player = self.task, self.player
         prompt_ids, frames = transcript.prompt()
         seed = completion_seed(task.sampling_seed, self.seed, self.member, len(self.turns))
-        completion = await self.generate(Request(prompt_ids, frames, task.sampling, seed))
+        with timed(GENERATE_TIME):
+            completion = await self.generate(Request(prompt_ids, frames, task.sampling, seed))
         text = player.chat.decode(completion.completion_ids)
-        result = await self.env.step(text)
+        with timed(ENV_TIME, call="step"):
+            result = await self.env.step(text)
         self.turns.append(_turn(completion, text, result, frames))
         self.tokens += len(completion.completion_ids)
         self.last = result

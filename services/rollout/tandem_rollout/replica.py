@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from tandem.envs.registry import get_spec
 from tandem.obs import get_logger
+from tandem.obs.instruments import ADAPTER_LOAD, EPISODES_RUNNING, POLICY_VERSION
+from tandem.obs.metrics import observe, watch
 from tandem.storage import check_place
 from tandem.types import (
     AdapterLoaded,
@@ -67,6 +69,8 @@ class Replica:
         self.inbox = Inbox(self._folder.path / "shards", most)
         self._adapter: LocalAdapter | None = None
         self._loaded: AdapterLoaded | None = None
+        watch(POLICY_VERSION, lambda: engine.policy_version)
+        watch(EPISODES_RUNNING, lambda: player.played.running)
 
     async def rollout(self, task: RolloutTask) -> AsyncGenerator[TrajectoryGroup]:
         """Play a task's groups.
@@ -126,6 +130,7 @@ class Replica:
             self._adapter = new
             self.inbox.clear()
             self._loaded = AdapterLoaded(ref.version, sha256, logprob, time.perf_counter() - started)
+            observe(ADAPTER_LOAD, self._loaded.seconds, source="pushed" if pushed else "store")
             log.info("serving version %d, probe %.4f, %.2f s", ref.version, logprob, self._loaded.seconds)
             await asyncio.to_thread(self._clear_but, new)
             return self._loaded

@@ -26,6 +26,7 @@ from tandem_rollout.engine_vllm import probe
 from tandem_rollout.engine_vllm.prompts import PromptBuilder
 from tandem_rollout.engine_vllm.pulse import Pulse
 from tandem_rollout.engine_vllm.settings import engine_args, sampling_params
+from tandem_rollout.engine_vllm.stats import Stats
 
 log = get_logger(__name__)
 
@@ -97,7 +98,9 @@ class EngineVllm:
         """
         args = engine_args(config, base, seed)
         try:
-            llm: Any = _Llm.from_engine_args(AsyncEngineArgs(**args))
+            llm: Any = _Llm.from_engine_args(
+                AsyncEngineArgs(**args), stat_loggers=[Stats] if config.obs.measured else None
+            )
         except (ValueError, RuntimeError, OSError) as problem:
             reason = " ".join(str(problem).split())[:500]
             raise UserError(f"vLLM did not start on {config.model.path}: {reason}") from problem
