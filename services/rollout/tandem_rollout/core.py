@@ -24,8 +24,8 @@ from tandem.envs.registry import get_spec
 from tandem.model.chat import ChatFormat
 from tandem.model.frames import Frame, FrameCache
 from tandem.model.transcript import Transcript
-from tandem.obs.instruments import ENV_TIME, GENERATE_TIME, GROUP_TIME, TURN_TIME
-from tandem.obs.metrics import observe, timed
+from tandem.obs.instruments import ENV_TIME, GENERATE_TIME, TURN_TIME
+from tandem.obs.metrics import timed
 from tandem.runtime import deadline, together
 from tandem.types import (
     RolloutTask,
@@ -39,7 +39,7 @@ from tandem.types import (
 )
 from tandem_rollout.engine import Completion, ContextFull, Engine, Request
 from tandem_rollout.environments import EnvFailed, Environments
-from tandem_rollout.measured import record_episode
+from tandem_rollout.measured import recorded
 from tandem_rollout.rounds import Continuous, Pace, Rounds
 
 MOST_EPISODES = 100_000  # of one request
@@ -93,9 +93,7 @@ class Player:
                 groups = [asyncio.ensure_future(play) for play in plays]
                 try:
                     for group in asyncio.as_completed(groups):
-                        ended = await group
-                        observe(GROUP_TIME, ended.seconds)
-                        yield ended
+                        yield await group
                 finally:  # the caller went away, or one group failed: end the others
                     for group in groups:
                         group.cancel()
@@ -182,8 +180,7 @@ class Player:
             finally:
                 episode.close()
                 self._count(running=-1, episodes=1, turns=len(episode.turns), tokens=episode.tokens)
-            record_episode(played, time.perf_counter() - began)
-            return played
+            return recorded(played, time.perf_counter() - began)
 
     def frames(self, observation: Observation) -> tuple[Frame, ...]:
         """The observation's images. Raises EnvFailed where they are too many."""

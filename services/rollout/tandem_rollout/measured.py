@@ -7,14 +7,15 @@ from tandem.obs.metrics import count, observe
 from tandem.types import Trajectory
 
 
-def record_episode(played: Trajectory, seconds: float) -> None:
-    """An episode has ended, however it did."""
+def recorded(played: Trajectory, seconds: float) -> Trajectory:
+    """An episode that has ended, however it did, counted."""
     count(of.EPISODES, stop_reason=str(played.stop_reason), solved=_word(played.solved))
     observe(of.EPISODE_TIME, seconds)
     for turn in played.turns:
         count(of.TURNS, parsed=_word(turn.parsed))
     count(of.TOKENS_GENERATED, sum(len(turn.completion_ids) for turn in played.turns))
     count(of.TOKENS_PROMPT, sum(len(turn.prompt_ids) for turn in played.turns))
+    return played
 
 
 def _word(value: bool) -> str:

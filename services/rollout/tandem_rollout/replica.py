@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tandem.envs.registry import get_spec
 from tandem.obs import get_logger
-from tandem.obs.instruments import ADAPTER_LOAD, EPISODES_RUNNING, POLICY_VERSION
+from tandem.obs.instruments import ADAPTER_LOAD, EPISODES_RUNNING, GROUP_TIME, POLICY_VERSION
 from tandem.obs.metrics import observe, watch
 from tandem.storage import check_place
 from tandem.types import (
@@ -94,6 +94,7 @@ class Replica:
                 # answer that came: then a deadline cut them off, and whether it lives must be asked.
                 if not self.engine.healthy or (_cut_off(group) and not await self.engine.answers()):
                     raise Unavailable("the engine died while it played; this replica must be replaced")
+                observe(GROUP_TIME, group.seconds)
                 yield group
 
     def receive(self, ref: ShardRef) -> AbstractContextManager[Incoming]:
