@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tandem.config import Config, load_recipe
+from tandem.config import Config, CostConfig, load_recipe
 from tandem.types import DataCorrupt, UserError
 from tandem_controller.control import CONTROL_FILE, read_control
+from tandem_controller.cost import price
 from tandem_controller.curves import Chart, charts
 from tandem_controller.outcomes import compare, read_evaluation
 from tandem_controller.past import CONFIG_FILE, FACTS_FILE
@@ -220,8 +221,12 @@ def _outside(sessions: Sequence[Session], report: Mapping[str, Any]) -> tuple[tu
 def _cost(config: Config | None, sessions: Sequence[Session], held: Sequence[float]) -> Cost | None:
     if not sessions:
         return None
-    gpu_hours = sum(item.began.gpus * seconds for item, seconds in zip(sessions, held, strict=True)) / 3600
-    return Cost(sum(held) / 3600, gpu_hours, None, "")
+    spans = [(item.began.gpus, seconds) for item, seconds in zip(sessions, held, strict=True)]
+    gpu_hours = sum(gpus * seconds for gpus, seconds in spans) / 3600
+    prices = config.cost if config else CostConfig()
+    known = bool(prices.machines or prices.per_gpu_hour)
+    money = sum(price(prices, seconds, gpus) for gpus, seconds in spans) if known else None
+    return Cost(sum(held) / 3600, gpu_hours, money, prices.currency)
 
 
 def _stops(rows: Iterable[Mapping[str, Any]]) -> tuple[tuple[str, int], ...]:

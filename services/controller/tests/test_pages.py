@@ -141,6 +141,9 @@ def test_how_long_and_how_dear(folder: Path) -> None:
     run = gather(folder)
     assert run.held == (3600.0, 1800.0) and run.cost and (run.cost.hours, run.cost.gpu_hours) == (1.5, 3.0)
     assert run.state == "ended without a word: 5 of 4 steps"
+    assert run.cost.money is None, "the recipe has no prices"
+    (folder / "config.yaml").open("a").write("cost: {per_gpu_hour: 2, currency: EUR}\n")
+    assert "1.5 hours at work, 3 GPU-hours, 6.00 EUR." in as_markdown(gather(folder))
     assert "1.5 hours at work, 3 GPU-hours." in as_markdown(run) and "not ended, or killed" in as_markdown(run)
 
 
