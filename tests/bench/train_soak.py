@@ -60,7 +60,7 @@ class Row:
     actors: dict[str, int]  # in Ray's table, by state: what has ended stays there
     groups: dict[str, int]  # of placement, likewise
     named: int
-    files: int  # in the run's folder
+    files: int  # in the run's folder, but for recorded episodes: those have a bound of their own, `record.max_gib`
 
     def __str__(self) -> str:
         parts = " | ".join(f"{name} {found}" for name, found in zip(PARTS, self.processes, strict=True))
@@ -110,7 +110,7 @@ class TrainSoak:
             dict(Counter(actor["State"] for actor in actors().values())),
             dict(Counter(group["state"] for group in placement_group_table().values())),
             len(ray.util.list_named_actors(all_namespaces=True)),
-            sum(path.is_file() for path in self.rehearsal.run.folder.rglob("*")),
+            sum(path.is_file() and "episodes" not in path.parts for path in self.rehearsal.run.folder.rglob("*")),
         )
 
     def _controller(self) -> psutil.Process:
@@ -129,4 +129,4 @@ def assert_level(rows: list[Row], mib: float) -> None:
     assert (end.actors["ALIVE"], end.named) == (middle.actors["ALIVE"], middle.named)
     assert sum(end.actors.values()) <= sum(middle.actors.values()) + killed
     assert sum(end.groups.values()) <= sum(middle.groups.values()) + killed
-    assert end.files <= middle.files + 60 + 2 * killed
+    assert end.files <= middle.files + 20 + 2 * killed
