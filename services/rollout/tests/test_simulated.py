@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 from rollout_stub_engine import ENGINE_RANK
+from tests.scrape import Scraper
 
 from tandem import envs
 from tandem.config import Config
+from tandem.obs import instruments as of
 from tandem.rpc.clients import RolloutClient
 from tandem.types import AdapterRef, ContextPolicy, RolloutTask, Sampling, TrajectoryGroup, Unavailable
 from tandem_rollout.base_model import BaseModel
@@ -124,3 +126,21 @@ def test_it_starts_without_vllm(base: BaseModel, tmp_path: Path) -> None:
         "assert not {'vllm', 'torch', 'transformers'} & set(sys.modules)\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
+async def test_a_service_records_what_it_plays_and_what_it_is_asked(base: BaseModel, scraper: Scraper) -> None:
+    service = await start(config(base))
+    client = RolloutClient(service.address)
+    groups = [group async for group in client.rollout(replace(TASK, seeds=SEEDS[:2]), 60)]
+    turns = [turn for group in groups for member in group.trajectories for turn in member.turns]
+    found = await asyncio.to_thread(scraper.values)
+    await client.close()
+    await service.stop()
+    assert sum(found[of.EPISODES.name].values()) == found[f"{of.EPISODE_TIME.name}_count"][()] == 8
+    assert sum(found[of.TURNS.name].values()) == found[f"{of.TURN_TIME.name}_count"][()] == len(turns)
+    assert found[of.TOKENS_GENERATED.name][()] == sum(len(turn.completion_ids) for turn in turns)
+    assert found[f"{of.ENV_TIME.name}_count"] == {("reset",): 8, ("step",): len(turns)}
+    assert (found[f"{of.GROUP_TIME.name}_count"][()], found[of.EPISODES_RUNNING.name][()]) == (2, 0)
+    calls = found[f"{of.RPC_TIME.name}_count"]  # by code, method, side
+    assert calls["OK", "RolloutService/Rollout", "server"] == calls["OK", "RolloutService/Rollout", "client"] == 1
+    assert found[of.RPC_BYTES.name]["sent", "RolloutService/Rollout"] > 1000
