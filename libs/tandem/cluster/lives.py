@@ -17,7 +17,7 @@ from tandem.cluster.books import asked
 from tandem.cluster.causes import cause
 from tandem.cluster.ends import End, tail
 from tandem.cluster.host import STOP_S, ServiceHost, result
-from tandem.cluster.registry import NAMESPACE, actor_name, clear
+from tandem.cluster.registry import NAMESPACE, actor_name, check_driver, clear
 from tandem.config import Config
 from tandem.obs import get_logger
 from tandem.rpc.hosted import Order
@@ -26,6 +26,7 @@ from tandem.types import Death, Identity, Member, Role, Unavailable
 
 log = get_logger(__name__)
 KILL_S = 5.0  # for an actor to end its service; one that hangs is killed itself
+CHECK_S = 10.0  # between two looks, while a service starts, at whether Ray still knows this driver
 Key = tuple[Role, int]
 
 
@@ -99,10 +100,13 @@ class Lives:
 
         Raises:
             Unavailable: it was not up in time, or its process, actor or node was lost.
-            TandemError: what its start raised.
+            TandemError: what its start raised, or Ray has given this driver up.
         """
         life = self._life(me)
-        started = result(life.actor.start.remote(**arguments), until, f"start of {me}")
+        starting = life.actor.start.remote(**arguments)
+        while time.monotonic() < until and not ray.wait([starting], timeout=CHECK_S)[0]:
+            check_driver()
+        started = result(starting, until, f"start of {me}")
         member = Member(me, started.address, started.node, started.metrics)
         up = Life(me, life.actor, member, Path(started.log), life.actor.ended.remote())
         with self._lock:

@@ -15,7 +15,7 @@ from ray.experimental import internal_kv
 from tandem.cluster.books import asked
 from tandem.cluster.host import result
 from tandem.runtime import poll
-from tandem.types import NotFound, Role, Unavailable, UserError
+from tandem.types import NotFound, Role, TandemError, Unavailable, UserError
 
 NAMESPACE = "tandem"
 LOOKUP_S = 30.0
@@ -96,6 +96,22 @@ def next_generation(run: str, role: Role, index: int) -> int:
         number = int(internal_kv._internal_kv_get(key) or 0) + 1
         internal_kv._internal_kv_put(key, str(number).encode())
     return number
+
+
+def check_driver() -> None:
+    """Where the node is lost that this driver reaches Ray by, Ray has given the driver up: it ends its actors and
+    places nothing more for it, though the process lives on.
+
+    Raises:
+        TandemError: that is so: only another process can go on.
+    """
+    me = ray.get_runtime_context().get_job_id()
+    with asked("this run's place on Ray's books"):
+        jobs = state.jobs()
+    if any(job["JobID"] == me and job["IsDead"] for job in jobs):
+        raise TandemError(
+            "Ray has given this controller up, since the node was lost by which it reached Ray; continue with --resume"
+        )
 
 
 def _actor(name: str) -> Any:
