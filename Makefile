@@ -10,6 +10,7 @@ TORCH_INDEX ?=
 RECIPE ?= deploy/recipes/maze2d-cpu.yaml
 ARGS ?=
 QUICK ?=
+JOBS ?= 2
 
 PY := $(VENV)/bin/python
 SERVICES := rollout learner checkpoint-manager controller
@@ -37,6 +38,7 @@ help:  ## list the commands
 		'PYTHON=' 'the interpreter to make it from; the first suitable one if empty' \
 		'TORCH_INDEX=$(TORCH_INDEX)' "url of PyTorch's CPU wheel index, where pip does not know torch's CPU build by itself" \
 		'QUICK=1' 'with demo: a few steps and ten mazes instead of the whole' \
+		'JOBS=$(JOBS)' 'with test: how many files at a time; 0: one after another in one process' \
 		'RECIPE=, ARGS=' 'with SERVICE-run: the recipe, and overrides of it; ARGS also goes to demo and pytest'
 
 # -- install: two stamps, so that a second run is instant and a new entry point costs seconds -------------------------------------
@@ -112,8 +114,8 @@ gpu-check: install  ## on a machine with an NVIDIA GPU (PROFILE=gpu): engine, le
 # -- check -----------------------------------------------------------------------------------------------------------------------
 
 .PHONY: test test-unit test-integration test-e2e
-test: install  ## all tests: unit, integration, end to end
-	$(PY) -m pytest $(UNIT) tests/integration tests/fuzz tests/e2e $(ARGS)
+test: install  ## all tests: unit, integration, end to end; JOBS files at a time, the longest first
+	$(PY) -m pytest tests/e2e tests/integration tests/fuzz $(UNIT) -n $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-unit: install  ## tests of libs and services, each alone
 	$(PY) -m pytest $(UNIT) $(ARGS)
