@@ -14,6 +14,8 @@ from tandem.storage.episode_lines import TRAIN
 from tandem.storage.episodes import read_groups, read_line
 from tandem.types import Role
 from tests.e2e.runs import MODEL, command, interrupted, rows
+from tests.e2e.traces import assert_whole
+from tests.otlp import receiver
 
 # The tiny model was made with a window of one turn: with more it answers nonsense and has nothing to learn from, but
 # engine and learner must agree on nonsense too, here on whole transcripts of up to 14 images under a trained adapter.
@@ -64,9 +66,12 @@ def no_file_holds_a_secret(folder: Path, secret: Path, *printed: str) -> None:
 @pytest.mark.timeout(600)
 def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
     (secret := tmp_path / "secret").write_text("the secret of this run, which nobody else knows")
-    locked = command(tmp_path, f"security.secret_file={secret}", "run.steps=3")
-    done = subprocess.run(locked, capture_output=True, text=True, timeout=300, cwd=tmp_path)
+    with receiver() as traces:
+        locked = command(tmp_path, f"security.secret_file={secret}", "run.steps=3", f"obs.otlp={traces.url}")
+        done = subprocess.run(locked, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
+    assert_whole(traces, steps=3, ranks=2)
+    assert "probe" in {span.name for span in traces.of(traces.roots("step")[0].trace)}
     again = [line for line in done.stdout.splitlines() if line.startswith("evaluate it: tandem eval ")]
     assert (
         len(again) == 1 and f" run.dir={tmp_path} " in again[0] and again[0].endswith(" run.steps=3 --adapter latest")

@@ -23,7 +23,8 @@ from tandem.cluster.registry import DRIVER_S, NODE_LOST_S, next_generation, take
 from tandem.cluster.session import ray_session, settled
 from tandem.cluster.slots import Slots
 from tandem.config import Config
-from tandem.obs import get_logger
+from tandem.obs import get_logger, span
+from tandem.obs.tracing import carried
 from tandem.rpc.keyring import open_keyring
 from tandem.types import Death, Identity, Member, Role, Unavailable, UserError
 
@@ -192,7 +193,7 @@ def side_by_side(calls: list) -> list:
         return []
     pool = ThreadPoolExecutor(len(calls), "deploy")
     try:
-        futures: list[Future] = [pool.submit(call) for call in calls]
+        futures: list[Future] = [pool.submit(carried(call)) for call in calls]
         done, _ = wait(futures, return_when=FIRST_EXCEPTION)
         failed = [future for future in futures if future in done and future.exception() is not None]
         return [future.result() for future in (failed or futures)]
@@ -229,7 +230,8 @@ def deployed(
         logs = _logs(config, run, training)
         deployment, started = Deployment(config, run, host, str(logs)), False
         try:
-            deployment.start(replicas, ranks, rewind_to)
+            with span("deploy"):
+                deployment.start(replicas, ranks, rewind_to)
             started = True
             yield deployment
         except UserError:

@@ -19,7 +19,8 @@ from tandem.cluster.ends import End, tail
 from tandem.cluster.host import STOP_S, ServiceHost, result
 from tandem.cluster.registry import NAMESPACE, actor_name, check_driver, clear
 from tandem.config import Config
-from tandem.obs import get_logger
+from tandem.obs import get_logger, span
+from tandem.obs.tracing import inject
 from tandem.rpc.hosted import Order
 from tandem.rpc.keyring import Keyring
 from tandem.types import Death, Identity, Member, Role, Unavailable
@@ -78,7 +79,7 @@ class Lives:
         name = actor_name(self._run, me.role, me.index)
         clear(name)
         door = self._keyring.door(me)
-        order = Order(f"tandem_{me.role}.main", self._config.model_dump_json(), self._host, door)
+        order = Order(f"tandem_{me.role}.main", self._config.model_dump_json(), self._host, door, trace=inject())
         options = {"name": name, "namespace": NAMESPACE, **placement}
         with asked(f"an actor for {me}"):  # waits for Ray's store: not under the lock
             actor = ServiceHost.options(**options).remote(order, self._logs)
@@ -103,10 +104,11 @@ class Lives:
             TandemError: what its start raised, or Ray has given this driver up.
         """
         life = self._life(me)
-        starting = life.actor.start.remote(**arguments)
-        while time.monotonic() < until and not ray.wait([starting], timeout=CHECK_S)[0]:
-            check_driver()
-        started = result(starting, until, f"start of {me}")
+        with span(f"start {me.role}", {"tandem.member": str(me)}):
+            starting = life.actor.start.remote(**arguments)
+            while time.monotonic() < until and not ray.wait([starting], timeout=CHECK_S)[0]:
+                check_driver()
+            started = result(starting, until, f"start of {me}")
         member = Member(me, started.address, started.node, started.metrics)
         up = Life(me, life.actor, member, Path(started.log), life.actor.ended.remote())
         with self._lock:

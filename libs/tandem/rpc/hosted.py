@@ -16,8 +16,9 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from tandem.config import Config
-from tandem.obs import get_logger, setup
+from tandem.obs import get_logger, setup, span
 from tandem.obs.metrics import setup_metrics
+from tandem.obs.tracing import under
 from tandem.rpc.alone import Service, serve_until_told
 from tandem.rpc.door import Door
 from tandem.rpc.keys import Keys
@@ -39,6 +40,7 @@ class Order:
     report: int = -1  # file descriptor
     parent: int = 0  # the actor's process
     node: str = ""
+    trace: dict[str, str] = field(default_factory=dict)  # what the start of it is a part of
 
     def as_json(self) -> str:
         """One line. It holds the process's token."""
@@ -77,8 +79,12 @@ async def _serve(config: Config, order: Order, metrics: str) -> None:
         own: asyncio.Future[None] | None = getattr(service, "ended", None)
         return own if own is not None else asyncio.get_running_loop().create_future()
 
+    async def start() -> Service:
+        with under(order.trace), span("load", {"tandem.member": str(order.door.me)}):
+            return await module.start(config, host=order.host, door=order.door, **order.arguments)
+
     await serve_until_told(
-        module.start(config, host=order.host, door=order.door, **order.arguments),
+        start(),
         lambda service: _report(order, address=service.address, metrics=metrics),
         ended,
     )

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from threading import Lock
 
-from tandem.obs import get_logger
+from tandem.obs import get_logger, span
 from tandem.runtime import reach
 from tandem.storage import (
     Manifest,
@@ -125,9 +125,11 @@ class CheckpointManager:
             DataCorrupt: the shards do not make one whole file.
         """
         request = checked(kind, version, world_size, base_model, adapter_config_json, metadata_json)
-        with self._one_of_a_kind[kind]:
+        about = {"tandem.kind": str(kind), "rl.policy_version": version}
+        with self._one_of_a_kind[kind], span("publish", about) as told:
             began = time.monotonic()
             ref = self._publish(request)
+            told.set({"tandem.bytes": ref.size})
             self.last = ref.size, time.monotonic() - began
             record_published(kind, ref, self.last[1])
             self.staging.drop_up_to(kind, version)
@@ -187,9 +189,10 @@ class CheckpointManager:
             with self.staging.opened(complete) as shards:
                 files = files_of(request, shards, self.base_folder)
                 if not present:
-                    ref = self.store.commit(
-                        request.kind, request.version, request.base_model, files, request.in_manifest
-                    )
+                    with span("consolidate", {"rl.ranks": len(shards)}):
+                        ref = self.store.commit(
+                            request.kind, request.version, request.base_model, files, request.in_manifest
+                        )
                     log.info(
                         "published %s: %d bytes from %d shards at %s",
                         request.what,

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator, Mapping
 
 import grpc
 
+from tandem.obs import span
 from tandem.rpc import codec
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2 as pb
 from tandem.rpc.gen.checkpoint.v1 import checkpoint_pb2_grpc
@@ -50,7 +51,8 @@ class CheckpointServicer(checkpoint_pb2_grpc.CheckpointServiceServicer):
                 raise UserError("PutShard: the header says that the bytes are spooled; none may follow")
             return pb.PutShardResponse(shard=codec.encode_shard(await asyncio.to_thread(self.manager.take, ref)))
         async with self._receiving:
-            await write_chunks(parts, self.manager.receive(ref))
+            with span("receive", {"rl.rank": ref.rank, "rl.policy_version": ref.version, "tandem.bytes": ref.size}):
+                await write_chunks(parts, self.manager.receive(ref))
         return pb.PutShardResponse(shard=codec.encode_shard(ref))
 
     async def Publish(self, request: pb.PublishRequest, context: Context) -> pb.PublishResponse:

@@ -82,9 +82,11 @@ class Dispatch:
         self._assign()
 
     async def end(self, play: Play) -> None:
-        """Have nothing of it running."""
+        """Have nothing of it played any more; a call whose groups are all there is left to end well."""
         self.queue = deque(unit for unit in self.queue if unit.play is not play)
-        calls = [call for replica in self.replicas for call in replica.calls if call.unit.play is play]
+        calls = [
+            call for replica in self.replicas for call in replica.calls if call.unit.play is play and not call.whole
+        ]
         for call in calls:
             self._drop(call)
         self._assign()
@@ -148,7 +150,8 @@ class Dispatch:
         replica.episodes += unit.episodes
         replica.idle.clear()
         size = unit.task.group_size
-        call.running = asyncio.ensure_future(self._run(call, self.timeout_s(-(-replica.episodes // size), size)))
+        playing = self._run(call, self.timeout_s(-(-replica.episodes // size), size))
+        call.running = asyncio.create_task(playing, context=unit.play.context.copy())
         call.running.add_done_callback(lambda running: self._ended(call, running))
         if self._limits.straggler_s:
             call.late = later(self._limits.straggler_s, lambda: self._is_late(unit))
@@ -176,6 +179,7 @@ class Dispatch:
                     f"{call.replica.member} gave a group of seed {group.seed}, which it was not asked for"
                 )
             missing.discard(group.seed)
+            call.whole = not missing
             call.unit.play.arrived(group)
         if missing:
             raise TandemError(f"{call.replica.member} ended without the groups of seeds {sorted(missing)}")

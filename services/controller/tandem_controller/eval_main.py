@@ -13,6 +13,7 @@ from rich.console import Console
 
 from tandem.cluster import Deployment, deployed
 from tandem.config import Config
+from tandem.obs import trace
 from tandem.storage import VersionStore, latest, read_manifest
 from tandem.storage.episode_index import INDEX
 from tandem.storage.episode_lines import Beside, Label
@@ -105,8 +106,9 @@ async def _play(
             await replicas.open()
             evaluations = list[Evaluation]()
             for ref, save in zip(refs, saves, strict=True):
-                await replicas.fleet.load(ref)
-                evaluations.append(await evaluate(replicas.fleet, config, ref, suites, save))
+                with trace("evaluation", {"rl.policy_version": ref.version}):
+                    await replicas.fleet.load(ref)
+                    evaluations.append(await evaluate(replicas.fleet, config, ref, suites, save))
             return evaluations
         finally:
             await replicas.close()

@@ -12,6 +12,7 @@ from typing import ParamSpec, TypeVar
 from tandem.cluster import Deployment
 from tandem.config import Config
 from tandem.obs import get_logger
+from tandem.obs.tracing import carried
 from tandem.rpc.clients import CheckpointClient, LearnerClient, RolloutClient
 from tandem.rpc.door import Door
 from tandem.runtime import WAITS, beside, until
@@ -67,7 +68,7 @@ class Hosts:
             return await self._in_thread(method, *args, **kwargs)
 
     async def _in_thread(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: method(*args, **kwargs))
+        return await asyncio.get_running_loop().run_in_executor(self._threads, carried(method, *args, **kwargs))
 
     def rollout(self, member: Member) -> RolloutClient:
         """A client of a replica."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from tandem.config import Config
-from tandem.obs import get_logger
+from tandem.obs import get_logger, span
 from tandem.obs.instruments import PUBLISH_TO_LOAD
 from tandem.obs.metrics import timed
 from tandem.rpc.channel import new_request_id
@@ -36,6 +36,7 @@ from tandem_controller.run_dir import RunDir
 from tandem_controller.saver import Saver
 from tandem_controller.scores import tell_scores
 from tandem_controller.services import History, Services, Unkept, adapter_of, bring, publish, published, push
+from tandem_controller.step_trace import step_trace
 from tandem_controller.suites import FIXED, plan
 
 log = get_logger(__name__)
@@ -44,7 +45,7 @@ STEP_S = 3600.0  # of a train step as a whole; ranks that hang in it are found o
 
 @dataclass(slots=True)
 class Stopwatch:
-    """Seconds by phase of one step, and what phase it is in, since when (by `time.perf_counter`)."""
+    """Seconds by phase of one step, each a span too, and what phase it is in, since when (by `time.perf_counter`)."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     doing: str = "start"
@@ -55,7 +56,8 @@ class Stopwatch:
         """Add the body's time to a phase."""
         self.doing, self.since = name, time.perf_counter()
         try:
-            yield
+            with span(name):
+                yield
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - self.since
 
@@ -67,9 +69,11 @@ class Stopwatch:
 
 async def start(services: Services, config: Config, past: Past, history: History) -> Position:
     """Bring learner and engines to where the run was left: 0 is the start's version."""
-    position = await go_on(services, config, past, history)
+    with span("restore"):
+        position = await go_on(services, config, past, history)
     reach("controller/start/restored")
-    await services.fleet.load(await services.keeper.keep(partial(adapter_of, services, position.version)))
+    with span("load"):
+        await services.fleet.load(await services.keeper.keep(partial(adapter_of, services, position.version)))
     reach("controller/start/loaded")
     return position
 
@@ -117,35 +121,37 @@ async def _train(
     steps = Steps()
     try:
         while position.version < config.run.steps and not stop.is_set():
-            row = await make_version(services, pipeline, position.version, recorder, watch)
-            position = pipeline.position(row["version"])
-            try:
-                await saver.make_way(position.version)
-                await distribute(services, position.version, watch)
-                if fixed and position.version % every == 0:
-                    with watch.phase("eval"):
-                        record = partial(recorder.evaluation, position.version)
-                        solved = await fixed_greedy(services.fleet, config, position.version, fixed, record)
-                        row["eval_solve_rate"] = solved
-                    reach("controller/eval/done")
-            finally:  # the learner has made this version, whatever became of it since
-                row |= watch.lap()
-                whole = row | saver.figures()
-                run.log(whole)
-            steps.record(whole)
-            await tell_scores(services.score, row)
-            progress.step(row)
-            saver.check()
-            begin = partial(
-                saver.begin,
-                position.version,
-                partial(described, run, position),
-                first=partial(pipeline.begin_save, position.version),
-                then=pipeline.saved,
-            )
-            if position.version % config.checkpoint.state_every == 0 or saver.lost:
-                await begin()
-            await services.keeper.boundary(partial(saver.through, position.version, begin))
+            with step_trace(run, position.version) as told:
+                row = await make_version(services, pipeline, position.version, recorder, watch)
+                position = pipeline.position(row["version"])
+                try:
+                    await saver.make_way(position.version)
+                    await distribute(services, position.version, watch)
+                    if fixed and position.version % every == 0:
+                        with watch.phase("eval"):
+                            record = partial(recorder.evaluation, position.version)
+                            solved = await fixed_greedy(services.fleet, config, position.version, fixed, record)
+                            row["eval_solve_rate"] = solved
+                        reach("controller/eval/done")
+                finally:  # the learner has made this version, whatever became of it since
+                    row |= watch.lap()
+                    whole = row | saver.figures()
+                    run.log(whole)
+                steps.record(whole)
+                told(whole)
+                await tell_scores(services.score, row)
+                progress.step(row)
+                saver.check()
+                begin = partial(
+                    saver.begin,
+                    position.version,
+                    partial(described, run, position),
+                    first=partial(pipeline.begin_save, position.version),
+                    then=pipeline.saved,
+                )
+                if position.version % config.checkpoint.state_every == 0 or saver.lost:
+                    await begin()
+                await services.keeper.boundary(partial(saver.through, position.version, begin))
         await saver.settle()
     except TandemError:
         await save_what_can_be(services, run, position, saver)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -14,6 +14,7 @@ from rich.console import Console
 
 from tandem.cluster import Deployment, deployed
 from tandem.config import Config
+from tandem.obs import trace
 from tandem.obs.metrics import setup_metrics
 from tandem.runtime import until_signal
 from tandem.types import UserError
@@ -62,9 +63,10 @@ def run_training(config: Config, resume: bool, force: bool, console: Console, as
         console.print(f"evaluation: {line}", highlight=False, soft_wrap=True)
     path, past = found(config, resume, force, console)
     past = with_steps(past, config, path, open_journal(config, path), RunDir(path).rows())
-    with deployed(config, config.run.name, rewind_to=past.reached if resume else None) as deployment:
+    rewind_to = past.reached if resume else None
+    with starting() as started, deployed(config, config.run.name, rewind_to=rewind_to) as deployment:
         console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {path}", highlight=False)
-        return asyncio.run(_session(config, past, wanted.suites, console, path, deployment, began, asked))
+        return asyncio.run(_session(config, past, wanted.suites, console, path, deployment, began, asked, started))
 
 
 def found(config: Config, resume: bool, force: bool, console: Console) -> tuple[Path, Past]:
@@ -94,6 +96,7 @@ async def _session(
     deployment: Deployment,
     began: float,
     asked: Given,
+    started: Callable[[], None],
 ) -> bool:
     history = partial(learned, open_journal(config, path))
     async with (
@@ -104,6 +107,7 @@ async def _session(
         services = supervisor.services
         await services.fleet.check(services.base_model)
         position = await start(services, config, past, history)
+        started()
         run = open_run_dir(path, config, past)
         seconds, watch = {"start": time.monotonic() - began}, Stopwatch()
 
@@ -144,6 +148,14 @@ async def _session(
         report.print_phases(console, run, seconds)
         told.how = FINISHED
     return any(suite.name in DEFAULT for suite in suites)
+
+
+@contextmanager
+def starting() -> Iterator[Callable[[], None]]:
+    """The trace of a start, from its services on; what is yielded ends it."""
+    with ExitStack() as stack:
+        stack.enter_context(trace("start"))
+        yield stack.close
 
 
 @contextmanager

@@ -18,7 +18,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import sha256
 from json import dumps
 from pathlib import Path
@@ -30,6 +30,7 @@ from tandem.envs import tasks
 from tandem.obs import get_logger
 from tandem.obs.instruments import GROUPS_AHEAD, JOURNAL_BACKLOG
 from tandem.obs.metrics import watch
+from tandem.obs.tracing import Carrier, current, inject
 from tandem.types import ContextPolicy, RolloutTask, Sampling, TrajectoryGroup
 from tandem_controller.fleet import Fleet
 from tandem_controller.journal import Journal, Position, Step
@@ -43,6 +44,7 @@ T = TypeVar("T")
 class _Batch:
     seeds: tuple[int, ...]
     playing: asyncio.Task[list[TrajectoryGroup]] | None = None
+    asked: Carrier = field(default_factory=dict)  # the trace of the step that asked for it
 
 
 class Pipeline:
@@ -98,8 +100,10 @@ class Pipeline:
         for index, batch in enumerate(list(self._ahead)[:reach]):
             if batch.playing is None:
                 batch.playing = asyncio.create_task(self._play(version, version + index, batch.seeds))
+                batch.asked = inject()
         batch = self._ahead[0]
         assert batch.playing is not None
+        current().link(batch.asked)
         groups = await batch.playing
         self._ahead.popleft()
         return await self._learned(groups)

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tandem.obs import get_logger
+from tandem.obs import get_logger, trace
 from tandem.obs.instruments import DEATHS, RECOVERY_TIME
 from tandem.obs.metrics import count, observe
 from tandem.types import Death, Recovery, TandemError
@@ -51,7 +51,8 @@ class Recoveries:
         log.warning("%s", "\n".join(told(death, "another takes its place")))
         opened = Open()
         try:
-            yield opened
+            with trace("recovery", {"tandem.member": str(death.member.identity), "tandem.why": death.why}):
+                yield opened
         except TandemError:
             log.error("%s", "\n".join(told(death)))
             raise

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 
 from tandem.config import CheckpointConfig
-from tandem.obs import get_logger
+from tandem.obs import get_logger, span
 from tandem.obs.instruments import SAVE_FAILURES, SAVE_STALL, SAVE_TIME
 from tandem.obs.metrics import count, observe
 from tandem.runtime import reach
@@ -59,20 +59,22 @@ class Saver:
         Raises:
             TandemError: as `check`, of the save before or of this one's snapshot.
         """
-        await self.settle()
-        await first()
-        self.lost = False
-        wanted = (*kinds, PublishKind.STATE)
-        try:
-            with self._noted("seconds/snapshot"):
-                size = await self._services.keeper.keep(partial(self._snapshot, version, wanted), blames=Role.LEARNER)
-        except TandemError as problem:
-            self._tell(version, problem)
-            self.check()
-            return
-        reach("controller/snapshot/done")
-        self._version = version
-        self._task = asyncio.create_task(self._save(version, metadata, wanted, size, then))
+        with span("save", {"rl.policy_version": version}):
+            await self.settle()
+            await first()
+            self.lost = False
+            wanted = (*kinds, PublishKind.STATE)
+            try:
+                with self._noted("seconds/snapshot"):
+                    snapshot = partial(self._snapshot, version, wanted)
+                    size = await self._services.keeper.keep(snapshot, blames=Role.LEARNER)
+            except TandemError as problem:
+                self._tell(version, problem)
+                self.check()
+                return
+            reach("controller/snapshot/done")
+            self._version = version
+            self._task = asyncio.create_task(self._save(version, metadata, wanted, size, then))
 
     async def settle(self) -> None:
         """Wait for the save that is at work. Raises as `check`."""
@@ -110,7 +112,7 @@ class Saver:
     async def _over(self) -> None:
         task, self._task = self._task, None
         if task:
-            with self._noted("seconds/save_wait"):
+            with self._noted("seconds/save_wait"), span("wait for save"):
                 await task
 
     async def _save(
@@ -123,9 +125,10 @@ class Saver:
     ) -> None:
         began = time.perf_counter()
         try:
-            described = await asyncio.to_thread(metadata)
-            for kind in kinds:
-                await publish(self._services, kind, version, described if kind is PublishKind.STATE else "{}")
+            with span("publish what was saved", {"rl.policy_version": version}):
+                described = await asyncio.to_thread(metadata)
+                for kind in kinds:
+                    await publish(self._services, kind, version, described if kind is PublishKind.STATE else "{}")
             self.saved = version
             await self._services.keeper.keep(then)  # a learner that is being brought back may need what this drops
         except StaleRequest as problem:

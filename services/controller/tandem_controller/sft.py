@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
 from functools import partial
 from pathlib import Path
@@ -19,13 +19,14 @@ from rich.console import Console
 
 from tandem.cluster import Deployment, deployed
 from tandem.config import Config
+from tandem.obs import span
 from tandem.types import AdapterRef, PublishKind, TandemError, TrajectoryGroup
 from tandem_controller import preflight
 from tandem_controller.demonstrations import Demonstrations, open_demonstrations
 from tandem_controller.journal import Position
 from tandem_controller.loop import Stopwatch, described, go_on, learn, save, save_what_can_be
 from tandem_controller.machine import NOTHING, Given
-from tandem_controller.main import connected, found, stop_on_signal, timed
+from tandem_controller.main import connected, found, starting, stop_on_signal, timed
 from tandem_controller.measured import Steps
 from tandem_controller.pace import Pace
 from tandem_controller.past import Past
@@ -36,6 +37,7 @@ from tandem_controller.run_dir import RunDir, open_run_dir, resolved, write_json
 from tandem_controller.saver import Saver
 from tandem_controller.services import Services, publish
 from tandem_controller.sessions import FINISHED, STOPPED
+from tandem_controller.step_trace import step_trace
 from tandem_controller.suites import default_names
 from tandem_controller.tracking import check_trackers, tracked
 
@@ -53,9 +55,10 @@ def run_sft(config: Config, resume: bool, force: bool, console: Console, asked: 
         preflight.check(config)
     demonstrations = open_demonstrations(config)
     path, past = found(config, resume, force, console)
-    with deployed(config, config.run.name, rollouts=False, rewind_to=past.version if resume else None) as deployment:
+    rewind_to, name = past.version if resume else None, config.run.name
+    with starting() as started, deployed(config, name, rollouts=False, rewind_to=rewind_to) as deployment:
         console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {path}", highlight=False)
-        return asyncio.run(_session(config, past, console, path, deployment, demonstrations, asked))
+        return asyncio.run(_session(config, past, console, path, deployment, demonstrations, asked, started))
 
 
 async def _session(
@@ -66,6 +69,7 @@ async def _session(
     deployment: Deployment,
     demonstrations: Demonstrations,
     asked: Given,
+    started: Callable[[], None],
 ) -> bool:
     seconds: dict[str, float] = {}
     history = partial(imitated, demonstrations)
@@ -75,7 +79,9 @@ async def _session(
         AsyncExitStack() as ends,
     ):
         services = supervisor.services
-        position = await go_on(services, config, past, history)
+        with span("restore"):
+            position = await go_on(services, config, past, history)
+        started()
         run = open_run_dir(path, config, past)
         pace, watch = Pace(rows=run.rows()), Stopwatch()
         told = ends.enter_context(reported(config, asked, run, supervisor, pace, seconds))
@@ -108,22 +114,24 @@ async def tune(
     saver, steps = Saver(services, config.checkpoint, position.version), Steps()
     try:
         while position.version < config.run.steps and not stop.is_set():
-            with watch.phase("data"):
-                groups, cursor = await taken(demonstrations, position.next_seed)
-            with watch.phase("train"):
-                result = await learn(services, position.version, groups)
-            position = Position(result.policy_version, cursor)
-            row = {"version": position.version, "time": time.time(), **result.metrics, **figures(groups)}
-            row |= watch.lap()
-            whole = row | saver.figures()
-            run.log(whole)  # first: its state goes with it
-            steps.record(whole)
-            progress.step(row)
-            saver.check()
-            begin = partial(saver.begin, position.version, partial(described, run, position), services.weights)
-            if position.version % config.checkpoint.state_every == 0 or saver.lost:
-                await begin()
-            await services.keeper.boundary(partial(saver.through, position.version, begin))
+            with step_trace(run, position.version) as told:
+                with watch.phase("data"):
+                    groups, cursor = await taken(demonstrations, position.next_seed)
+                with watch.phase("train"):
+                    result = await learn(services, position.version, groups)
+                position = Position(result.policy_version, cursor)
+                row = {"version": position.version, "time": time.time(), **result.metrics, **figures(groups)}
+                row |= watch.lap()
+                whole = row | saver.figures()
+                run.log(whole)  # first: its state goes with it
+                steps.record(whole)
+                told(whole)
+                progress.step(row)
+                saver.check()
+                begin = partial(saver.begin, position.version, partial(described, run, position), services.weights)
+                if position.version % config.checkpoint.state_every == 0 or saver.lost:
+                    await begin()
+                await services.keeper.boundary(partial(saver.through, position.version, begin))
         await saver.settle()
     except TandemError:
         await save_what_can_be(services, run, position, saver)

@@ -18,7 +18,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import TypeVar
 
-from tandem.obs import get_logger
+from tandem.obs import get_logger, span
 from tandem.runtime import pause, until
 from tandem.types import Death, Member, NotFound, Role, TandemError, Unavailable, UserError
 from tandem_controller.hosts import NEWS_S, Hosts
@@ -71,7 +71,8 @@ class Supervisor:
             await self._mended()
             lives = self._lives()
             try:
-                return await work()
+                with span("try again", {"tandem.attempt": tries + 1}, on=tries > 0):
+                    return await work()
             except Unavailable as problem:
                 tries += 1
                 await self._find(problem, lives, blames, tries)
@@ -164,7 +165,8 @@ class Supervisor:
     async def _mended(self) -> None:
         """Wait for what is being mended. Raises what could not be."""
         while self._mending:
-            await asyncio.wait(set(self._mending))
+            with span("wait for recovery"):
+                await asyncio.wait(set(self._mending))
         if self._failed:
             raise self._failed
 

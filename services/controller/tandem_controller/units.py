@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextvars import copy_context
 from dataclasses import dataclass, field
 from typing import TypeVar
 
@@ -22,6 +23,7 @@ class Play:
         self.groups: list[TrajectoryGroup] = []
         self.missing = set(task.seeds)
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.context = copy_context()  # what its calls are a part of, whenever and for whatever reason they begin
         self._on_group = on_group
 
     def arrived(self, group: TrajectoryGroup) -> None:
@@ -81,6 +83,7 @@ class Call:
     replica: Replica
     running: asyncio.Task[None] | None = None
     late: asyncio.TimerHandle | None = None
+    whole: bool = False  # all its groups are there: it is about to end
 
 
 def given_up(task: RolloutTask, why: str) -> TrajectoryGroup:

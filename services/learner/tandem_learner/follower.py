@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Awaitable
 
 from tandem.obs import get_logger
+from tandem.obs.tracing import under
 from tandem.types import PublishKind, TandemError, Unavailable
 from tandem_learner.channel import RELEASED, Channel
-from tandem_learner.orders import Answer, Export, Stop, decode_order, encode_answer, encode_problem
+from tandem_learner.orders import Answer, Export, Stop, decode_order, encode_answer, encode_problem, trace_of
 from tandem_learner.rank import Rank
 
 log = get_logger(__name__)
@@ -42,7 +43,8 @@ class Follower:
             data = await asyncio.to_thread(self.channel.await_order, self._number)
             if data == RELEASED:
                 break
-            answer = await self._in_bytes("order failed", self._obey(data))
+            with under(trace_of(data)):
+                answer = await self._in_bytes("order failed", self._obey(data))
             await asyncio.to_thread(self.channel.answer, self._number, answer)
             if self._over:
                 return

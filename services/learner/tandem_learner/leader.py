@@ -16,6 +16,7 @@ from functools import partial
 from tandem.obs import get_logger
 from tandem.obs.instruments import POLICY_VERSION
 from tandem.obs.metrics import watch
+from tandem.obs.tracing import inject
 from tandem.runtime import WAITS, deadline
 from tandem.types import (
     AdapterRef,
@@ -271,7 +272,7 @@ class Leader:
     async def _post(self, order: Order) -> tuple[int, int]:
         """Give an order to all followers; its number and how many pieces it took."""
         # encoded first: a number that is taken must reach the followers, who wait for one after the other
-        data = await asyncio.to_thread(encode_order, order) if self.channels else b""
+        data = await asyncio.to_thread(encode_order, order, inject()) if self.channels else b""
         number, self._number = self._number, self._number + 1
         if not self.channels:
             return number, 0

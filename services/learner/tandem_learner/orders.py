@@ -67,11 +67,12 @@ class Stop:
 
 Order: TypeAlias = Train | Snapshot | Export | Restore | Stop
 Answer: TypeAlias = Mapping[str, Any]  # JSON
+NOWHERE: Mapping[str, str] = {}
 
 
-def encode_order(order: Order) -> bytes:
-    """To bytes."""
-    head: dict[str, Any] = {"order": type(order).__name__}
+def encode_order(order: Order, trace: Mapping[str, str] = NOWHERE) -> bytes:
+    """To bytes, with the trace that it is a part of."""
+    head: dict[str, Any] = {"order": type(order).__name__, "trace": dict(trace)}
     body: list[bytes] = []
     if isinstance(order, Train):
         body = [group_to_bytes(group) for group in order.groups]
@@ -81,11 +82,16 @@ def encode_order(order: Order) -> bytes:
     return json.dumps(head).encode() + b"\n" + b"".join(body)
 
 
+def trace_of(data: bytes) -> Mapping[str, str]:
+    """The trace that an order is a part of."""
+    return json.loads(data.partition(b"\n")[0])["trace"]
+
+
 def decode_order(data: bytes) -> Order:
     """From bytes."""
     line, _, body = data.partition(b"\n")
     head = json.loads(line)
-    name = head.pop("order")
+    name, _ = head.pop("order"), head.pop("trace")
     if name == Train.__name__:
         groups, start = [], 0
         for size in head["sizes"]:

@@ -7,9 +7,11 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from tandem.obs import span
+
 
 class Phases:
-    """Adds up wall seconds by phase: `with phases("pack"): ...`."""
+    """Adds up wall seconds by phase, each time a span: `with phases("pack"): ...`."""
 
     def __init__(self) -> None:
         self.started = time.perf_counter()
@@ -20,7 +22,8 @@ class Phases:
         """Count the body's time towards `name`."""
         started = time.perf_counter()
         try:
-            yield
+            with span(name):
+                yield
         finally:
             self.seconds[name] += time.perf_counter() - started
 

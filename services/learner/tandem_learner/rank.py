@@ -13,6 +13,8 @@ from typing import TypeVar
 
 import torch
 
+from tandem.obs import span
+from tandem.obs.tracing import carried
 from tandem.rpc.door import OPEN, Door
 from tandem.types import PublishKind, StaleRequest, Unavailable
 from tandem_learner.core import LearnerCore
@@ -44,7 +46,7 @@ class Rank:
             Unavailable: torch gave up, on a lost peer or for lack of memory: started anew, the ranks may do it.
             And what the order's parts raise.
         """
-        with self._named(order):
+        with self._named(order), span(type(order).__name__.lower(), self._about(order)):
             if isinstance(order, Train):
                 metrics = await self._run(partial(self.core.train_step, order.groups))
                 return {"metrics": metrics, "advantages": self.core.advantages}
@@ -96,7 +98,8 @@ class Rank:
     async def _send(self, copy: HostCopy, order: Export) -> Sent:
         config = self.core.config
         shared = config.store_url if config.checkpoint.shards == "shared_fs" else ""
-        with self._named(order):
+        about = {**self._about(order), "tandem.kind": str(order.kind), "tandem.bytes": copy.data.nbytes}
+        with self._named(order), span("send", about):
             return await send(
                 copy,
                 order.to,
@@ -122,8 +125,15 @@ class Rank:
             advice = f"; {LESS_MEMORY}" if "not enough memory" in str(problem) else ""  # of torch's CPU allocator
             raise Unavailable(f"{what}: {_first_line(problem)}{advice}") from problem
 
+    def _about(self, order: Order) -> dict[str, int]:
+        about = {"rl.rank": self.core.comm.rank, "rl.policy_version": self.core.version}
+        if isinstance(order, Train):
+            oldest = min((group.oldest_version for group in order.groups), default=self.core.version)
+            about |= {"rl.groups": len(order.groups), "rl.staleness.max": self.core.version - oldest}
+        return about
+
     async def _run(self, work: Callable[[], T]) -> T:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, carried(work))
 
 
 def _first_line(problem: BaseException) -> str:

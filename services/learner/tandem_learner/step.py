@@ -17,6 +17,7 @@ from tandem.algo import group_advantages, in_order, return_table, select_groups,
 from tandem.config import Config
 from tandem.model.lora import base_policy
 from tandem.model.sharding import ShardedPolicy
+from tandem.obs import span
 from tandem.types import TrajectoryGroup
 from tandem_learner.comm import Comm
 from tandem_learner.figures import combine
@@ -58,8 +59,10 @@ def learn(at: Trainer, groups: Sequence[TrajectoryGroup], lr: float) -> tuple[Ad
         returns = _minus_kl(at, returns, minibatches, start, ref)
     spread: dict[str, float] = {}
     advantages = valid.float()
-    if not algo.supervised:
-        advantages, spread = group_advantages(algo.advantage, returns, valid)
+    with span("advantages", {"rl.groups": len(kept)}) as at_work:
+        if not algo.supervised:
+            advantages, spread = group_advantages(algo.advantage, returns, valid)
+        at_work.set({f"rl.{name}": value for name, value in spread.items()})
     updates = [
         _update(at, minibatch, advantages.flatten()[minibatch.places], images, before, base, lr, phases)
         for minibatch, before, base in zip(minibatches, [None, *start[1:]], ref, strict=False)

@@ -12,6 +12,7 @@ from tandem.algo import Evidence, Packed, Tokens, figure_names, flatten, objecti
 from tandem.config import AlgoConfig
 from tandem.model.sharding import ShardedPolicy
 from tandem.model.vision import EncodedImages
+from tandem.obs import span
 from tandem.runtime import WAITS
 from tandem_learner.comm import Comm
 from tandem_learner.forward import ForwardSettings, Measured, encode, forward, idle, plan_rounds
@@ -76,22 +77,25 @@ def accumulate_gradients(
         for turn in range(rounds):
             WAITS.progressed()
             policy.reduce_gradients(turn == rounds - 1)
-            if turn < len(mine):
-                loss, figures = _microbatch(policy, batch, mine[turn], encoded, algo, settings, comm.device)
-                total += loss.detach()
-                sums += torch.stack([figures[name].double().sum() for name in names])
-                largest = torch.maximum(largest, figures["logprob_gap"].max()) if "logprob_gap" in names else largest
-            else:
-                loss = idle(policy, settings, comm.device)
-            (loss * comm.world_size).backward()  # FSDP averages gradients over ranks: the factor makes it their sum
+            with span("forward"):
+                if turn < len(mine):
+                    loss, figures = _microbatch(policy, batch, mine[turn], encoded, algo, settings, comm.device)
+                    total += loss.detach()
+                    sums += torch.stack([figures[name].double().sum() for name in names])
+                    gap = figures["logprob_gap"].max() if "logprob_gap" in names else largest
+                    largest = torch.maximum(largest, gap)
+                else:
+                    loss = idle(policy, settings, comm.device)
+            with span("backward"):
+                (loss * comm.world_size).backward()  # FSDP averages gradients over ranks: the factor makes it their sum
     with phases("vision"):
         encoded.backward()
     with phases("reduce"):
         counts = {"images": float(len(encoded.grids)), "cached": float(encoded.cached)}
         totals = comm.sums({"loss": float(total), **dict(zip(names, sums.tolist(), strict=True)), **counts})
-        gap = comm.largest({"gap": float(largest)})["gap"]
+        widest = comm.largest({"gap": float(largest)})["gap"]
     means = {name: totals[name] / packed.tokens for name in names}
-    return Tally(totals["loss"], means, gap, round(totals["images"]), round(totals["cached"]))
+    return Tally(totals["loss"], means, widest, round(totals["images"]), round(totals["cached"]))
 
 
 def _microbatch(

@@ -11,34 +11,30 @@ Nothing here knows vLLM, gRPC or Ray. What goes wrong inside one episode ends th
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 
 from tandem.config.section import LEAST_TEMPERATURE, MOST_TEMPERATURE
-from tandem.envs.protocol import Observation, StepResult
+from tandem.envs.protocol import Observation
 from tandem.envs.registry import get_spec
 from tandem.model.chat import ChatFormat
 from tandem.model.frames import Frame, FrameCache
-from tandem.model.transcript import Transcript
-from tandem.obs.instruments import ENV_TIME, GENERATE_TIME, TURN_TIME
-from tandem.obs.metrics import timed
 from tandem.runtime import deadline, together
 from tandem.types import (
     RolloutTask,
     StopReason,
-    TandemError,
     Trajectory,
     TrajectoryGroup,
-    Turn,
     Unavailable,
     UserError,
 )
-from tandem_rollout.engine import Completion, ContextFull, Engine, Request
+from tandem_rollout import spans
+from tandem_rollout.engine import Engine
 from tandem_rollout.environments import EnvFailed, Environments
+from tandem_rollout.episode import Episode
 from tandem_rollout.measured import recorded
 from tandem_rollout.rounds import Continuous, Pace, Rounds
 
@@ -69,8 +65,11 @@ class Played:
 class Player:
     """Plays groups of episodes against one engine."""
 
-    def __init__(self, engine: Engine, chat: ChatFormat, envs: Environments, limits: Limits) -> None:
-        self.engine = engine
+    def __init__(
+        self, engine: Engine, chat: ChatFormat, envs: Environments, limits: Limits, model: str = "base"
+    ) -> None:
+        """`model` is the base model's name, for traces."""
+        self.engine, self.model = engine, model
         self.chat = chat
         self.envs = envs
         self.limits = limits
@@ -153,34 +152,41 @@ class Player:
         frames: dict[str, Frame] = {}
         started = time.perf_counter()
         episodes = [
-            partial(_Episode, self, task, seed, member, frames, partial(pace.generate, place + member))
+            partial(Episode, self, task, seed, member, frames, partial(pace.generate, place + member))
             for member in range(task.group_size)
         ]
-        members = await together(*(self._play_member(begin, pace) for begin in episodes))
-        named = {name for member in members for turn in member.turns for name in turn.images}
-        return TrajectoryGroup(
-            group_id=f"v{task.policy_version}-s{task.sampling_seed}-t{seed}",
-            env=task.env,
-            seed=seed,
-            policy_version=task.policy_version,
-            trajectories=tuple(members),
-            images={name: frames[name].png for name in sorted(named)},
-            seconds=time.perf_counter() - started,
-        )
+        with spans.of_group(task, seed) as at:
+            members = await together(*(self._play_member(begin, pace) for begin in episodes))
+            named = {name for member in members for turn in member.turns for name in turn.images}
+            group = TrajectoryGroup(
+                group_id=f"v{task.policy_version}-s{task.sampling_seed}-t{seed}",
+                env=task.env,
+                seed=seed,
+                policy_version=task.policy_version,
+                trajectories=tuple(members),
+                images={name: frames[name].png for name in sorted(named)},
+                seconds=time.perf_counter() - started,
+            )
+            return spans.tell_group(at, group)
 
-    async def _play_member(self, begin: Callable[[], _Episode], pace: Pace) -> Trajectory:
+    async def _play_member(self, begin: Callable[[], Episode], pace: Pace) -> Trajectory:
         async with pace.seat():
             self._count(running=1)
             episode, began = begin(), time.perf_counter()
             try:
-                async with deadline(self.limits.episode_timeout_s, "episode"):
-                    played = await episode.play()
-            except Unavailable as problem:  # only the deadline's: the engine's end inside
-                played = episode.trajectory(StopReason.DEADLINE, str(problem))
+                with episode.spans.episode() as at:
+                    played = episode.spans.tell(at, await self._to_its_end(episode))
+                    return recorded(played, time.perf_counter() - began)
             finally:
                 episode.close()
                 self._count(running=-1, episodes=1, turns=len(episode.turns), tokens=episode.tokens)
-            return recorded(played, time.perf_counter() - began)
+
+    async def _to_its_end(self, episode: Episode) -> Trajectory:
+        try:
+            async with deadline(self.limits.episode_timeout_s, "episode"):
+                return await episode.play()
+        except Unavailable as problem:  # only the deadline's: the engine's end inside
+            return episode.trajectory(StopReason.DEADLINE, str(problem))
 
     def frames(self, observation: Observation) -> tuple[Frame, ...]:
         """The observation's images. Raises EnvFailed where they are too many."""
@@ -194,107 +200,3 @@ class Player:
     def _count(self, running: int = 0, episodes: int = 0, turns: int = 0, tokens: int = 0) -> None:
         was = self.played
         self.played = Played(was.running + running, was.episodes + episodes, was.turns + turns, was.tokens + tokens)
-
-
-class _Episode:
-    """One episode being played."""
-
-    def __init__(
-        self,
-        player: Player,
-        task: RolloutTask,
-        seed: int,
-        member: int,
-        frames: dict[str, Frame],
-        generate: Callable[[Request], Awaitable[Completion]],
-    ) -> None:
-        self.player = player
-        self.task = task
-        self.seed = seed
-        self.member = member
-        self.frames = frames  # of the whole group, by sha256
-        self.generate = generate
-        self.env = player.envs.open(task.env)
-        self.turns: list[Turn] = []
-        self.tokens = 0
-        self.last: StepResult | None = None
-
-    async def play(self) -> Trajectory:
-        """Play to the end."""
-        try:
-            with timed(ENV_TIME, call="reset"):
-                instruction, seen = await self.env.reset(self.seed)
-            transcript = Transcript(self.player.chat, instruction, self.task.context.window)
-            self._observe(transcript, seen)
-            while (stop := self._stop_reason()) is None:
-                with timed(TURN_TIME):
-                    await self._turn(transcript)
-        except EnvFailed as problem:
-            return self.trajectory(StopReason.ENV_ERROR, str(problem))
-        except ContextFull as problem:
-            error = "" if self.turns else f"not even the first prompt fits: {problem}"
-            return self.trajectory(StopReason.CONTEXT_LIMIT, error)
-        except TandemError as problem:
-            return self.trajectory(StopReason.ENGINE_ERROR, str(problem))
-        return self.trajectory(stop)
-
-    def trajectory(self, stop: StopReason, error: str = "") -> Trajectory:
-        """What was played so far, as a trajectory that ended with `stop`."""
-        return Trajectory(
-            member=self.member,
-            turns=tuple(self.turns),
-            stop_reason=stop,
-            task_reward=self.last.task_reward if self.last else 0.0,
-            error=error,
-            metrics=dict(self.last.info) if self.last else {},
-        )
-
-    def close(self) -> None:
-        """Release the environment."""
-        self.env.close()
-
-    async def _turn(self, transcript: Transcript) -> None:
-        task, player = self.task, self.player
-        prompt_ids, frames = transcript.prompt()
-        seed = completion_seed(task.sampling_seed, self.seed, self.member, len(self.turns))
-        with timed(GENERATE_TIME):
-            completion = await self.generate(Request(prompt_ids, frames, task.sampling, seed))
-        text = player.chat.decode(completion.completion_ids)
-        with timed(ENV_TIME, call="step"):
-            result = await self.env.step(text)
-        self.turns.append(_turn(completion, text, result, frames))
-        self.tokens += len(completion.completion_ids)
-        self.last = result
-        transcript.answer(completion.completion_ids)
-        self._observe(transcript, result.observation)
-
-    def _observe(self, transcript: Transcript, observation: Observation) -> None:
-        frames = self.player.frames(observation)
-        self.frames.update({frame.sha256: frame for frame in frames})
-        transcript.observe(observation.text, frames)
-
-    def _stop_reason(self) -> StopReason | None:
-        if self.last is not None and self.last.terminated:
-            return StopReason.TURN_LIMIT if self.last.info.get("out_of_turns") else StopReason.TERMINATED
-        return StopReason.TURN_LIMIT if len(self.turns) >= self.task.max_turns else None
-
-
-def _turn(completion: Completion, text: str, result: StepResult, frames: tuple[Frame, ...]) -> Turn:
-    return Turn(
-        prompt_ids=completion.prompt_ids,
-        completion_ids=completion.completion_ids,
-        rollout_logprobs=completion.logprobs,
-        images=tuple(frame.sha256 for frame in frames),
-        policy_version=completion.policy_version,
-        text=text,
-        feedback=result.feedback,
-        reward=result.reward,
-        finish=completion.finish,
-        parsed=result.parsed,
-    )
-
-
-def completion_seed(sampling_seed: int, task_seed: int, member: int, turn: int) -> int:
-    """The seed of one completion, in [0, 2**63): the same on every machine and in every process."""
-    words = b"".join(number.to_bytes(8, "little") for number in (sampling_seed, task_seed, member, turn))
-    return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "little") >> 1

@@ -89,7 +89,9 @@ def build_replica(config: Config, engine: Engine, base: BaseModel) -> Replica:
     timeout = config.env.step_timeout_s
     environments = EnvThreads(envs.make, timeout) if config.env.workers == "threads" else EnvProcesses(timeout)
     bounds = Bounds(config.env.id, config.weight_places)
-    return Replica(engine, Player(engine, base.chat, environments, limits), rules, bounds, config.sync.folder)
+    return Replica(
+        engine, Player(engine, base.chat, environments, limits, base.path.name), rules, bounds, config.sync.folder
+    )
 
 
 async def _end(engine: Engine, server: RunningServer) -> None:

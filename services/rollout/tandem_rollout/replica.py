@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 
 from tandem.envs.registry import get_spec
-from tandem.obs import get_logger
+from tandem.obs import get_logger, span
 from tandem.obs.instruments import ADAPTER_LOAD, EPISODES_RUNNING, GROUP_TIME, POLICY_VERSION
 from tandem.obs.metrics import observe, watch
 from tandem.storage import check_place
@@ -118,12 +118,15 @@ class Replica:
                 raise StaleRequest("the replica sleeps; wake it before it can load an adapter")
             if self._loaded and self._serves(self._loaded, ref, pushed):
                 return self._loaded
-            new = await self._staged(ref, pushed)
+            with span("stage adapter", {"rl.policy_version": ref.version, "tandem.pushed": pushed is not None}):
+                new = await self._staged(ref, pushed)
             sha256 = new.sha256 if new else ref.sha256
             if self._loaded and (ref.version, sha256) == (self._loaded.policy_version, self._loaded.sha256):
                 return self._loaded  # sent once more
             try:
-                logprob = await self.engine.serve(new)
+                with span("load adapter", {"rl.policy_version": ref.version}) as at:
+                    logprob = await self.engine.serve(new)
+                    at.set({"rl.probe_logprob": logprob})
             except BaseException:
                 if new is not None:
                     shutil.rmtree(new.folder, ignore_errors=True)

@@ -7,6 +7,7 @@ from contextlib import aclosing
 
 import grpc
 
+from tandem.obs import span
 from tandem.rpc import codec
 from tandem.rpc.gen.rollout.v1 import rollout_pb2 as pb
 from tandem.rpc.gen.rollout.v1 import rollout_pb2_grpc
@@ -52,7 +53,8 @@ class RolloutServicer(rollout_pb2_grpc.RolloutServiceServicer):
         """Header, then chunks; each is hashed and written before the next is taken."""
         parts = aiter(request_iterator)
         ref = codec.decode_shard((await shard_header(parts)).shard)
-        await write_chunks(parts, self.replica.receive(ref))
+        with span("receive", {"rl.rank": ref.rank, "rl.policy_version": ref.version, "tandem.bytes": ref.size}):
+            await write_chunks(parts, self.replica.receive(ref))
         return pb.PutShardResponse(shard=codec.encode_shard(ref))
 
     async def LoadAdapter(self, request: pb.LoadAdapterRequest, context: Context) -> pb.LoadAdapterResponse:

@@ -29,8 +29,9 @@ from tandem.types import (
     TrajectoryGroup,
     UserError,
 )
-from tandem_rollout.core import Limits, Player, completion_seed
+from tandem_rollout.core import Limits, Player
 from tandem_rollout.environments import EnvThreads
+from tandem_rollout.episode import completion_seed
 
 SEED = envs.seeds("maze2d:tiny", "train", 1)[0]
 TASK = RolloutTask(

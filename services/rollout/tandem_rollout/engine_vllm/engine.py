@@ -17,7 +17,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from tandem.config import Config
 from tandem.model.chat import ChatFormat
 from tandem.model.frames import Frame
-from tandem.obs import get_logger
+from tandem.obs import get_logger, span
 from tandem.runtime import deadline
 from tandem.types import FinishReason, Unavailable, UserError
 from tandem_rollout.base_model import BaseModel
@@ -29,7 +29,6 @@ from tandem_rollout.engine_vllm.settings import engine_args, sampling_params
 from tandem_rollout.engine_vllm.stats import Stats
 
 log = get_logger(__name__)
-
 _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
@@ -264,8 +263,9 @@ class EngineVllm:
     async def _probed(self, new: _Served, adapter: LocalAdapter | None) -> probe.Policy:
         """Probe twice. Raises DataCorrupt as `probe.check_repeats`."""
         name, largest_b = (adapter.name, adapter.largest_b) if adapter else ("the base model", {})
-        policy = probe.Policy(name, largest_b, await self._probe(new))
-        probe.check_repeats(policy, await self._probe(new), self.model.probe_tolerance)
+        with span("probe", {"rl.policy_version": new.version}):
+            policy = probe.Policy(name, largest_b, await self._probe(new))
+            probe.check_repeats(policy, await self._probe(new), self.model.probe_tolerance)
         return policy
 
     async def _probe(self, served: _Served) -> tuple[float, ...]:
