@@ -58,7 +58,7 @@ def hosted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], S
 async def test_a_signal_is_named(hosted, number: signal.Signals, why: str) -> None:
     process = hosted("serve")
     assert await process.up()
-    assert process.said == {"address": "127.0.0.1:1"}
+    assert process.said == {"address": "127.0.0.1:1", "metrics": ""}
     os.kill(process.pid, number)
     end = await process.ended()
     assert end.why == why

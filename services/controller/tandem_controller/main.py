@@ -64,9 +64,9 @@ def run_training(config: Config, resume: bool, force: bool, console: Console, as
     path, past = found(config, resume, force, console)
     past = with_steps(past, config, path, open_journal(config, path), RunDir(path).rows())
     rewind_to = past.reached if resume else None
-    with starting() as started, deployed(config, config.run.name, rewind_to=rewind_to) as deployment:
+    with starting(began) as started, deployed(config, config.run.name, rewind_to=rewind_to) as deployment:
         console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {path}", highlight=False)
-        return asyncio.run(_session(config, past, wanted.suites, console, path, deployment, began, asked, started))
+        return asyncio.run(_session(config, past, wanted.suites, console, path, deployment, asked, started))
 
 
 def found(config: Config, resume: bool, force: bool, console: Console) -> tuple[Path, Past]:
@@ -94,9 +94,8 @@ async def _session(
     console: Console,
     path: Path,
     deployment: Deployment,
-    began: float,
     asked: Given,
-    started: Callable[[], None],
+    started: Callable[[], float],
 ) -> bool:
     history = partial(learned, open_journal(config, path))
     async with (
@@ -107,9 +106,8 @@ async def _session(
         services = supervisor.services
         await services.fleet.check(services.base_model)
         position = await start(services, config, past, history)
-        started()
+        seconds, watch = {"start": started()}, Stopwatch()
         run = open_run_dir(path, config, past)
-        seconds, watch = {"start": time.monotonic() - began}, Stopwatch()
 
         async def evaluated(when: str, version: int) -> Evaluation | None:
             with timed(seconds, f"evaluation {when}"), watch.phase(f"evaluation {when}"):
@@ -151,11 +149,16 @@ async def _session(
 
 
 @contextmanager
-def starting() -> Iterator[Callable[[], None]]:
-    """The trace of a start, from its services on; what is yielded ends it."""
+def starting(began: float) -> Iterator[Callable[[], float]]:
+    """The trace of a start, from its services on. What is yielded ends it; seconds since `began` (monotonic)."""
     with ExitStack() as stack:
+
+        def started() -> float:
+            stack.close()
+            return time.monotonic() - began
+
         stack.enter_context(trace("start"))
-        yield stack.close
+        yield started
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def run_sft(config: Config, resume: bool, force: bool, console: Console, asked: 
     demonstrations = open_demonstrations(config)
     path, past = found(config, resume, force, console)
     rewind_to, name = past.version if resume else None, config.run.name
-    with starting() as started, deployed(config, name, rollouts=False, rewind_to=rewind_to) as deployment:
+    with starting(began) as started, deployed(config, name, rollouts=False, rewind_to=rewind_to) as deployment:
         console.print(f"services up after {time.monotonic() - began:.0f} s; run directory {path}", highlight=False)
         return asyncio.run(_session(config, past, console, path, deployment, demonstrations, asked, started))
 
@@ -69,7 +69,7 @@ async def _session(
     deployment: Deployment,
     demonstrations: Demonstrations,
     asked: Given,
-    started: Callable[[], None],
+    started: Callable[[], float],
 ) -> bool:
     seconds: dict[str, float] = {}
     history = partial(imitated, demonstrations)
