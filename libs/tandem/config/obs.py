@@ -27,7 +27,7 @@ class ObsConfig(Section):
         default=1.0, description="Share of groups, by seed, whose episodes and turns are traced; all else always is."
     )
     trace_spans: Positive = Field(
-        default=2000, description="About the most spans of episodes and turns in a step: the share is lowered to that."
+        default=300, description="About the most spans of episodes and turns in a step: the share is lowered to that."
     )
 
     prometheus: bool = Field(

@@ -18,6 +18,7 @@ from tandem.config import CheckpointConfig
 from tandem.obs import get_logger, span
 from tandem.obs.instruments import SAVE_FAILURES, SAVE_STALL, SAVE_TIME
 from tandem.obs.metrics import count, observe
+from tandem.obs.tracing import traced
 from tandem.runtime import reach
 from tandem.storage.retention import LEAST
 from tandem.types import PublishKind, Role, StaleRequest, TandemError
@@ -112,7 +113,7 @@ class Saver:
     async def _over(self) -> None:
         task, self._task = self._task, None
         if task:
-            with self._noted("seconds/save_wait"), span("wait for save"):
+            with self._noted("seconds/save_wait"), span("wait for save", on=traced()):
                 await task
 
     async def _save(
