@@ -31,6 +31,7 @@ from tandem_controller.journal import Position
 from tandem_controller.loop import Stopwatch, distribute, make_version, start
 from tandem_controller.past import Past
 from tandem_controller.pipeline import Pipeline, learned, open_journal, training_task
+from tandem_controller.recording import recording
 from tandem_controller.run_dir import RunDir
 from tandem_controller.services import Services
 
@@ -97,9 +98,12 @@ async def check(config: Config, run: RunDir) -> None:
         require(True, f"services up in {time.perf_counter() - began:.0f} s")
         journal = open_journal(config, run.path)
         position = await start(services, config, Past(), partial(learned, journal))
-        async with Pipeline(services.fleet, config, run, position) as pipeline:
+        async with (
+            Pipeline(services.fleet, config, run, position) as pipeline,
+            recording(run.path, config, position.version) as recorder,
+        ):
             for version in range(STEPS):  # the first adapter is zero: the second step goes through a real one
-                row = await make_version(services, pipeline, version, Stopwatch())
+                row = await make_version(services, pipeline, version, recorder, Stopwatch())
                 position = pipeline.position(row["version"])
                 await distribute(services, position.version, Stopwatch())
                 require(row["rollout/failed_episodes"] == 0, f"{row['rollout/turns']} turns, no episode failed")

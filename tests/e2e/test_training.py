@@ -67,7 +67,8 @@ def no_file_holds_a_secret(folder: Path, secret: Path, *printed: str) -> None:
 def test_three_steps_then_an_interrupted_resume(tmp_path: Path) -> None:
     (secret := tmp_path / "secret").write_text("the secret of this run, which nobody else knows")
     with receiver() as traces:
-        locked = command(tmp_path, f"security.secret_file={secret}", f"obs.otlp={traces.url}", "run.steps=3")
+        told = [f"obs.otlp={traces.url}", "obs.trace_spans=2000"]
+        locked = command(tmp_path, f"security.secret_file={secret}", *told, "run.steps=3")
         done = subprocess.run(locked, capture_output=True, text=True, timeout=300, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert_whole(traces, steps=3, ranks=2)
