@@ -146,6 +146,16 @@ test-chaos: install  ## crashes and pauses at random: minutes
 dashboards: install  ## generate deploy/grafana/dashboards and deploy/prometheus/rules from scripts/observability
 	$(PY) -m scripts.observability
 
+.PHONY: observability-up observability-down
+observability-up:  ## docker: Grafana at http://127.0.0.1:3000, Prometheus, Tempo, collector, for runs in runs/ (Linux)
+	@command -v docker >/dev/null || { echo 'observability-up: docker is missing, with its compose plugin' >&2; exit 2; }
+	@mkdir -p runs
+	docker compose --file deploy/observability/compose.yaml up --detach
+	@echo 'Grafana: http://127.0.0.1:3000. Have a run seen: obs.prometheus=true obs.otlp=http://127.0.0.1:4317'
+
+observability-down:  ## stop these; what they hold is kept (ARGS=--volumes: no)
+	docker compose --file deploy/observability/compose.yaml down $(ARGS)
+
 .PHONY: lint
 lint: install  ## style, who may import whom, house rules, dashboards, Dockerfiles, protos, types
 	@command -v git >/dev/null || { echo 'lint: git is missing; it lists the files to look at (Debian: sudo make system-deps)' >&2; exit 2; }
