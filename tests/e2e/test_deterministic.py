@@ -29,7 +29,7 @@ KILLED = [*SETTINGS, "sync.transport=grpc"]
 def test_two_runs_end_in_the_same_bytes(tmp_path: Path) -> None:
     whole, killed = tmp_path / "whole", tmp_path / "killed"
     assert Run(whole, *SETTINGS).wait() == 0
-    in_a_save = Run(killed, *KILLED, fault="controller/state/exported@2")  # the second step's line is there, its state not
+    in_a_save = Run(killed, *KILLED, fault="controller/state/exported@2")  # its line is there, its state not
     assert in_a_save.wait() == -9
     assert not in_a_save.left()  # of itself: engine, ranks, manager, Ray
     assert [row["version"] for row in figures(killed)][:2] == [1, 2]
