@@ -5,6 +5,7 @@ Set here, before any test module is imported, and in os.environ, so that Ray's a
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import tempfile
@@ -31,6 +32,7 @@ ENVIRONMENT = {
 hypothesis.settings.register_profile("tandem", deadline=None)  # how long an example takes is the machine's business
 hypothesis.settings.register_profile("fuzz", deadline=None, max_examples=2000)  # make fuzz
 hypothesis.settings.load_profile("tandem")
+PR_SET_CHILD_SUBREAPER = 36  # prctl(2)
 _home = pytest.StashKey[Path]()
 
 
@@ -53,6 +55,13 @@ def scraper() -> Iterator[Scraper]:
     """This process's metrics, which are recorded meanwhile."""
     with scraping() as found:
         yield found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def adopts_nobody() -> Iterator[None]:
+    """A test may have made its process the parent of orphans; those of the next file's tests would stay zombies."""
+    yield
+    ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 @pytest.fixture(scope="session")
