@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,14 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def look(browser: Any) -> Iterator[Callable[..., Any]]:
+def serve() -> Iterator[Callable[..., str]]:
+    """Serves a folder until the test ends."""
+    with ExitStack() as stack:
+        yield lambda folder, compare=None: stack.enter_context(served(folder, compare))
+
+
+@pytest.fixture
+def look(browser: Any, serve: object) -> Iterator[Callable[..., Any]]:  # pages close before what they ask of is gone
     """Opens a page; at the end no script of it may have failed, been refused, or asked for anything elsewhere."""
     pages, problems = list[Any](), list[str]()
 

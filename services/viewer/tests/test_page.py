@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from view_recordings import BACKWARDS, HOSTILE, Run, Said, group, learned_run, maze, mixed
-from view_serving import SHOTS, served
+from view_serving import SHOTS
 
 from tandem_viewer.export import write_export
 from tandem_viewer.library import Library
 
 Look = Callable[..., Any]
+Serve = Callable[..., str]
 
 
 def shot(page: Any, name: str) -> None:
@@ -93,22 +94,22 @@ def test_an_episode_is_played_with_the_keyboard(url: str, look: Look) -> None:
     page.wait_for_selector(".verdict")
 
 
-def test_two_versions_of_the_same_tasks_side_by_side(run: Run, look: Look) -> None:
-    with served(run.path, compare=0) as url:
-        page = look(url)
-        page.wait_for_selector(".pair")
-        assert [text.split(" of ")[0] for text in words(page, ".figure")[:4]] == [
-            *("Newly solved 2", "Newly failed 1", "Failed by both 2", "Solved by both 1")
-        ]
-        assert words(page, "#pairs-gained .seed") == ["#2", "#4"] and words(page, "#pairs-lost .seed") == ["#6"]
-        assert words(page, ".figure")[4].startswith("By chance 1.000")
-        shot(page, "compare")
-        page.click("#pairs-gained .pair")
-        page.wait_for_selector(".pane:nth-child(2) .turn.current")
-        assert words(page, ".summary .badge") == ["failed", "solved"]
-        page.keyboard.press("End")
-        assert words(page, ".verdict") == ["not solved: turn limit", "solved in 2 turns"]
-        shot(page, "side-by-side")
+def test_two_versions_of_the_same_tasks_side_by_side(run: Run, serve: Serve, look: Look) -> None:
+    url = serve(run.path, compare=0)
+    page = look(url)
+    page.wait_for_selector(".pair")
+    assert [text.split(" of ")[0] for text in words(page, ".figure")[:4]] == [
+        *("Newly solved 2", "Newly failed 1", "Failed by both 2", "Solved by both 1")
+    ]
+    assert words(page, "#pairs-gained .seed") == ["#2", "#4"] and words(page, "#pairs-lost .seed") == ["#6"]
+    assert words(page, ".figure")[4].startswith("By chance 1.000")
+    shot(page, "compare")
+    page.click("#pairs-gained .pair")
+    page.wait_for_selector(".pane:nth-child(2) .turn.current")
+    assert words(page, ".summary .badge") == ["failed", "solved"]
+    page.keyboard.press("End")
+    assert words(page, ".verdict") == ["not solved: turn limit", "solved in 2 turns"]
+    shot(page, "side-by-side")
 
 
 def test_failures_are_told_in_clusters(url: str, look: Look) -> None:
@@ -122,28 +123,30 @@ def test_failures_are_told_in_clusters(url: str, look: Look) -> None:
     shot(page, "failures")
 
 
-def test_what_a_model_writes_stays_text_however_long_and_whatever_way_it_runs(tmp_path: Path, look: Look) -> None:
+def test_what_a_model_writes_stays_text_however_long_and_whatever_way_it_runs(
+    tmp_path: Path, serve: Serve, look: Look
+) -> None:
     run = Run(tmp_path)
     long = HOSTILE + " word" * 200_000
     run.step(0, [group(1, 0, [Said([HOSTILE], False), Said([BACKWARDS], False), Said([long], False, parsed=False)])])
-    with served(tmp_path) as url:
-        page = look(url + "#/groups")
-        page.click(".tile >> nth=0")
-        page.wait_for_selector(".turn")
-        assert HOSTILE in words(page, ".tokens")[0]
-        shot(page, "hostile")
-        page.keyboard.press("j")
-        page.wait_for_selector(".tokens:has-text('reversed')")
-        assert page.locator(".tokens").evaluate("e => getComputedStyle(e).unicodeBidi") == "isolate"
-        page.keyboard.press("j")
-        page.wait_for_selector(".answer button.more")
-        assert page.locator(".token").count() == 600, "the rest when somebody asks"
-        page.click(".answer button.more")
-        assert page.locator(".token").count() == 4800
-        assert page.evaluate("window.hacked") is None
-        page.goto(url + "#/failures")
-        page.wait_for_selector(".cluster")
-        assert page.evaluate("[window.hacked, document.scripts.length]") == [None, 9]
+    url = serve(tmp_path)
+    page = look(url + "#/groups")
+    page.click(".tile >> nth=0")
+    page.wait_for_selector(".turn")
+    assert HOSTILE in words(page, ".tokens")[0]
+    shot(page, "hostile")
+    page.keyboard.press("j")
+    page.wait_for_selector(".tokens:has-text('reversed')")
+    assert page.locator(".tokens").evaluate("e => getComputedStyle(e).unicodeBidi") == "isolate"
+    page.keyboard.press("j")
+    page.wait_for_selector(".answer button.more")
+    assert page.locator(".token").count() == 600, "the rest when somebody asks"
+    page.click(".answer button.more")
+    assert page.locator(".token").count() == 4800
+    assert page.evaluate("window.hacked") is None
+    page.goto(url + "#/failures")
+    page.wait_for_selector(".cluster")
+    assert page.evaluate("[window.hacked, document.scripts.length]") == [None, 9]
 
 
 def test_a_phone_and_the_dark(url: str, look: Look) -> None:
@@ -160,19 +163,19 @@ def test_a_phone_and_the_dark(url: str, look: Look) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") != light
 
 
-def test_it_grows_while_the_run_goes_on(tmp_path: Path, look: Look) -> None:
+def test_it_grows_while_the_run_goes_on(tmp_path: Path, serve: Serve, look: Look) -> None:
     run = learned_run(tmp_path)
-    with served(tmp_path) as url:
-        page = look(url)
-        page.wait_for_selector("text=22 groups, 4 versions")
-        assert words(page, "#live") == ["live"]
-        run.step(4, [mixed(150, 4)])
-        page.wait_for_selector("text=23 groups, 5 versions")
-        run.writer.go_back(2)  # it was killed, and goes on from there
-        run.evaluation(2, [maze(seed, 2, True) for seed in range(1, 7)])
-        page.wait_for_selector("text=18 groups, 3 versions")
-        shot(page, "live")
-        assert words(page, ".figure")[0].startswith("fixed64, greedy 100.0%")
+    url = serve(tmp_path)
+    page = look(url)
+    page.wait_for_selector("text=22 groups, 4 versions")
+    assert words(page, "#live") == ["live"]
+    run.step(4, [mixed(150, 4)])
+    page.wait_for_selector("text=23 groups, 5 versions")
+    run.writer.go_back(2)  # it was killed, and goes on from there
+    run.evaluation(2, [maze(seed, 2, True) for seed in range(1, 7)])
+    page.wait_for_selector("text=18 groups, 3 versions")
+    shot(page, "live")
+    assert words(page, ".figure")[0].startswith("fixed64, greedy 100.0%")
 
 
 def test_an_exported_file_is_all_there_is(run: Run, tmp_path: Path, look: Look) -> None:
